@@ -14,9 +14,10 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
 from app.demo.sample_fleets import demo_fleet
 from app.knowledge.tables import Knowledge
+from app.kube.objects import RuntimeClass
 from app.kube.pods import read_pod
 from app.nodes.model import Node
-from app.nodes.reading import RuntimeClass, read_node
+from app.nodes.reading import read_node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.policy.load import load_policies

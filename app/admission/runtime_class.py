@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from app.admission.json_patch import put
 from app.admission.reviewed_pod import TEMPLATES, PodChange, ReviewedPod
 from app.admission.tolerations import taint_tolerated
-from app.nodes.reading import RuntimeClass, lacks_handler
+from app.kube.objects import RuntimeClass
+from app.nodes.reading import lacks_handler
 from app.policy.schema_admission import AUTO
 from app.values.json_members import member
 from app.values.reasons import Code, reason

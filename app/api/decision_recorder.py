@@ -154,5 +154,5 @@ def _reduced_extender_args(verb: str, body: bytes) -> dict[str, Any]:
         names, whole = args.NodeNames, False
     else:
         raws = (args.Nodes.items if args.Nodes else None) or []
-        names, whole = [decode_node(raw)["metadata"]["name"] for raw in raws], True
+        names, whole = [decode_node(raw).metadata.name for raw in raws], True
     return {"pod": redact_pod(decode_json(bytes(args.Pod))), "nodes": names, "whole_nodes": whole}

@@ -23,7 +23,7 @@ from app.api.wire import ExtenderArgs, HostPriority, decode_node, encode, read_e
 from app.cluster.core import AskedPod, Core
 from app.kube.pods import Pod
 from app.nodes.model import Node
-from app.nodes.reading import read_node
+from app.nodes.reading import node_of
 from app.placement.engine import judge, total
 from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
 from app.values.computations import finish
@@ -324,7 +324,7 @@ def _read_nodes(args: ExtenderArgs, core: Core) -> Generator[None, None, list[No
     nodes = []
     for index, raw in enumerate((args.Nodes.items if args.Nodes else None) or ()):
         try:
-            node = read_node(decode_node(raw), core.state.knowledge)
+            node = node_of(decode_node(raw), core.state.knowledge)
         except BadInput as error:
             raise WireError(400, f"Nodes.items[{index}]: {error}") from error
         nodes.append(core.state.add_known_facts(node))

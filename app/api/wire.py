@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from app.intree.soft_constraints import SoftConstraints, read_soft_constraints
-from app.kube.partial_types import PartialNode
+from app.kube.objects import NodeObject
 from app.kube.pod_limits import LONGEST_NAME
 from app.kube.pods import TOKEN_VOLUME, Pod, read_pod
 from app.values.errors import MalformedPod, QuantityError, WireError
@@ -79,7 +79,7 @@ class HostPriority(msgspec.Struct, gc=False):
 
 _EXTENDER = msgspec.json.Decoder(ExtenderArgs)
 _PREEMPTION = msgspec.json.Decoder(PreemptionArgs, float_hook=float)
-_NODE = msgspec.json.Decoder(PartialNode)
+_NODE = msgspec.json.Decoder(NodeObject)
 _ANY = msgspec.json.Decoder(Any, float_hook=float)
 """Reads fractions with Python's parser: msgspec's takes 14 µs for `1.7976931348623157e308`, 5 s for 8 MiB of them."""
 encode = msgspec.json.Encoder().encode
@@ -187,14 +187,15 @@ def decode_asked_pod(raw: bytes) -> tuple[Pod, SoftConstraints]:
         raise WireError(400, f"Pod: {error}") from error
 
 
-def decode_node(raw: msgspec.Raw) -> PartialNode:
+def decode_node(raw: msgspec.Raw) -> NodeObject:
     """Read a whole Node. All of it must be UTF-8, because it is sent back and the decoder skips unread members.
 
     Raises WireError 400.
     """
     try:
         str(raw, "utf-8")
-        return _NODE.decode(raw)
+        node: NodeObject = _NODE.decode(raw)
+        return node
     except DECODE_ERRORS as error:
         raise WireError(400, f"NodeShape: {_short(error)}") from error
 

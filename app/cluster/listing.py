@@ -5,7 +5,7 @@ Partial types are decoded on the common path, object by object if one cannot be 
 reported by its key; nothing about it is guessed.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,10 +14,12 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.values.errors import ApiError, UsherError
+from app.kube.records import KubeObject, Metadata, read_record
+from app.values.errors import ApiError, BadInput, UsherError
 
 Object = TypeVar("Object")
-Fields = dict[str, Any]
+Fields = Any
+"""An object as it was decoded: a KubeObject, or the dict of a kind that is not declared as one."""
 
 
 class ListMeta(msgspec.Struct):
@@ -61,7 +63,7 @@ class UnreadableObject:
 
 
 class KindDecoders:
-    """The decoders of one kind. `shape` is the TypedDict of the fields that are read."""
+    """The decoders of one kind. `shape` is its declaration, a KubeObject or a TypedDict."""
 
     def __init__(self, shape: Any) -> None:
         self._shape = shape
@@ -89,8 +91,8 @@ class KindDecoders:
     def _one_by_one(self, raws: list[msgspec.Raw]) -> Iterator[Fields | UnreadableObject]:
         for raw in raws:
             try:
-                yield msgspec.json.decode(raw, type=self._shape)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                yield read_record(self._shape, msgspec.json.decode(raw))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadInput) as error:
                 yield UnreadableObject(_key(raw), str(error))
 
     def event(self, line: bytes) -> tuple[str, Fields | UnreadableObject]:
@@ -101,44 +103,47 @@ class KindDecoders:
         try:
             decoded = self._event.decode(line)
         except (msgspec.ValidationError, UnicodeDecodeError) as error:
-            return _unreadable_event(line, str(error))
+            return self._unusual_event(line, str(error))
         except (msgspec.DecodeError, RecursionError) as error:
             raise Unreadable(str(error)) from error
-        return _unreadable_event(line, "") if decoded.type == "ERROR" else (decoded.type, decoded.object)
+        return self._unusual_event(line, "") if decoded.type == "ERROR" else (decoded.type, decoded.object)
 
-
-def _unreadable_event(line: bytes, problem: str) -> tuple[str, UnreadableObject]:
-    """Raise the error of an ERROR event; else return the key of an object that cannot be read."""
-    try:
-        error_event = msgspec.json.decode(line, type=Event[WatchError])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        error_event = None
-    if error_event is not None and error_event.type == "ERROR":
-        raise ApiError(error_event.object.code, error_event.object.message)
-    try:
-        raw_event = msgspec.json.decode(line, type=Event[msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"{problem or error}") from error
-    key = _key(raw_event.object)
-    if not key:
-        raise Unreadable(problem)
-    return raw_event.type, UnreadableObject(key, problem)
+    def _unusual_event(self, line: bytes, problem: str) -> tuple[str, Fields | UnreadableObject]:
+        """Raise the error of an ERROR event; else return the object, or the key of one that cannot be read."""
+        try:
+            error_event = msgspec.json.decode(line, type=Event[WatchError])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            error_event = None
+        if error_event is not None and error_event.type == "ERROR":
+            raise ApiError(error_event.object.code, error_event.object.message)
+        try:
+            raw_event = msgspec.json.decode(line, type=Event[msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Unreadable(f"{problem or error}") from error
+        item = next(self._one_by_one([raw_event.object]))
+        if isinstance(item, UnreadableObject) and not item.key:
+            raise Unreadable(item.problem)
+        return raw_event.type, item
 
 
 def _key(raw: msgspec.Raw) -> str:
     """Read the key of an object that cannot be read otherwise; empty if even that cannot be read."""
     try:
-        metadata = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["metadata"]
-        return identity({"metadata": msgspec.json.decode(metadata, type=dict[str, Any])})[0]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+        return identity({"metadata": msgspec.json.decode(raw, type=dict[str, Any])["metadata"]})[0]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, BadInput):
         return ""
 
 
-def identity(item: Mapping[str, Any]) -> tuple[str, str]:
+def metadata_of(item: Fields) -> Metadata:
+    """Return the metadata by which a watch identifies an object. Raises MalformedPod."""
+    return item.metadata if isinstance(item, KubeObject) else read_record(Metadata, item["metadata"])
+
+
+def identity(item: Fields) -> tuple[str, str]:
     """Return the key "namespace/name" (or name) and the UID of an object."""
-    metadata = item["metadata"]
-    name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
-    return (f"{namespace}/{name}" if namespace else str(name)), str(metadata.get("uid", ""))
+    metadata = metadata_of(item)
+    name, namespace = metadata.name, metadata.namespace
+    return (f"{namespace}/{name}" if namespace else name), metadata.uid
 
 
 PAGE_OBJECTS = 500

@@ -14,9 +14,9 @@ from typing import Any
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.garbage_collection import leave_out_what_is_listed
-from app.cluster.listing import Fields, KindDecoders, ListMeta, Unreadable, UnreadableObject, identity
+from app.cluster.listing import Fields, KindDecoders, ListMeta, Unreadable, UnreadableObject, identity, metadata_of
 from app.cluster.watched_kinds import WatchedKind
-from app.kube.partial_types import PartialNamedObject
+from app.kube.records import KubeObject
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
@@ -94,7 +94,7 @@ WATCH_SECONDS = (240, 300)
 """The API server ends a watch after a random time in this range, so that replicas do not reconnect together."""
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-NAMES = KindDecoders(PartialNamedObject)
+NAMES = KindDecoders(KubeObject)
 
 Facts = dict[str, tuple[str, Any]]
 """The UID of an object and what is kept of it, by key."""
@@ -293,7 +293,7 @@ class Reflector:
             return
         if event_type != "BOOKMARK":
             self._changed(event_type, item)
-        self._version = item["metadata"].get("resourceVersion", self._version)
+        self._version = metadata_of(item).resource_version or self._version
 
     def _changed(self, event_type: str, item: Fields) -> None:
         key, uid = identity(item)

@@ -20,8 +20,8 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
 from app.kube.api_kinds import API_KINDS
-from app.kube.partial_types import PartialNamedObject
 from app.kube.pods import DECISION, Pod, read_pod
+from app.kube.records import KubeObject
 from app.nodes.model import Node
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
@@ -42,7 +42,7 @@ SLICE_PODS = 3
 SLICE_NODES = 500
 """Nodes looked at between two turns of the event loop; one without GPU pods takes some 0.5 µs."""
 KINDS = ("unadmitted", "misplaced")
-_POD = msgspec.json.Decoder(PartialNamedObject)
+_POD = msgspec.json.Decoder(KubeObject)
 _LIST = msgspec.json.Decoder(ListPage[msgspec.Raw])
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -167,7 +167,7 @@ def _pods(body: bytes, uids: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]
     """
     try:
         for raw in _LIST.decode(body).items or ():
-            uid = _POD.decode(raw)["metadata"].get("uid", "")
+            uid = _POD.decode(raw).metadata.uid
             if uid in uids:
                 yield uid, msgspec.json.decode(raw)
     except _DECODE_ERRORS as error:

@@ -12,16 +12,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, read_admission_object
+from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.numa_zones import read_topology
-from app.kube.partial_types import PartialExistingPod, PartialNode
-from app.kube.pod_limits import check_types
-from app.nodes.reading import read_runtime_class
+from app.kube.objects import Namespace, NodeObject, RuntimeClass
+from app.kube.partial_types import PartialExistingPod
+from app.kube.pod_limits import POD
+from app.kube.records import read_record
 from app.policy.document import yaml_problem
 from app.values.errors import BadInput, MalformedPod, SnapshotError
-from app.values.json_members import member, object_if_any, strings
+from app.values.json_members import member, object_if_any
 from app.world.state import State
 
 SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", "NodeResourceTopology", *DRA)
@@ -52,7 +53,12 @@ def read_snapshot(file: str, data: bytes) -> list[dict[str, Any]]:
 
 
 class _Loader(yaml.CSafeLoader):
-    """Refuses keys that are given twice, of which YAML's reader would lose the first in silence."""
+    """Refuses keys that are given twice, of which YAML's reader would lose the first in silence. Times stay texts."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [row for row in rows if row[0] != "tag:yaml.org,2002:timestamp"]
+        for first, rows in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Read a mapping. Raises ConstructorError."""
@@ -77,7 +83,7 @@ def _documents(file: str, data: bytes) -> list[Any]:
         )
     try:
         return [document for document in yaml.load_all(data, _Loader) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date, or 5,000 digits
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 5,000 digits
         raise SnapshotError(yaml_problem(file, error, data.decode("utf-8", "replace"))) from error
 
 
@@ -109,10 +115,10 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         "ResourceSlice": devices.put_slice,
         "ResourceClaim": devices.put_claim,
         "ResourceClaimTemplate": devices.put_claim_template,
-        "Namespace": lambda one: state.namespaces.put(_name(one), strings(_metadata(one), "labels", "metadata.")),
+        "Namespace": lambda one: state.put_namespace(_name(one), read_record(Namespace, one)),
         "PodGroup": lambda one: state.pod_groups.update({_key(one): one}),
         "NodeResourceTopology": lambda one: state.put_topology(_name(one), read_topology(one)),
-        "RuntimeClass": lambda one: state.put_runtime_class(_name(one), read_runtime_class(one)),
+        "RuntimeClass": lambda one: state.put_runtime_class(_name(one), read_record(RuntimeClass, one)),
     }
     for kind in (*put, *(kind for kind in ADMISSION_TYPES if kind not in put)):
         for number, item in enumerate(by_kind[kind], 1):
@@ -122,12 +128,13 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
                 if kind in DRA and kind != "DeviceTaintRule":
                     devices.dra.served_version = _version(item) or devices.dra.served_version
                 if kind == "Pod":
-                    check_types(item)
+                    read_record(POD, item)
                 if kind in put:
                     put[kind](item)
+                elif kind in ADMISSION_TYPES:
+                    key = _name(item) if kind == "PriorityClass" else _key(item)
+                    state.admission_objects.put(kind, key, read_record(ADMISSION_TYPES[kind], item))
                 if kind in ADMISSION_TYPES:
-                    key = _name(item) if kind in ("Namespace", "PriorityClass") else _key(item)
-                    state.admission_objects.put(kind, key, read_admission_object(kind, item))
                     state.admission_objects.listed.add(kind)
             except BadInput as error:
                 raise MalformedPod(f"{_words(item, number)}: {error}") from error
@@ -173,7 +180,7 @@ class _List(_ObjectKind):
 _KIND = msgspec.json.Decoder(_ObjectKind)
 _LIST = msgspec.json.Decoder(_List)
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    "Node": msgspec.json.Decoder(PartialNode),
+    "Node": msgspec.json.Decoder(NodeObject),
     "Pod": msgspec.json.Decoder(PartialExistingPod),
 }
 
@@ -201,7 +208,7 @@ def _object(raw: msgspec.Raw, keep_whole: Callable[[Object], bool]) -> Object:
     if decoder is None:
         whole: Object = msgspec.json.decode(raw)
         return whole
-    document: Object = decoder.decode(raw)
+    document: Object = msgspec.to_builtins(decoder.decode(raw))
     if kind == "Pod" and keep_whole(document):
         document = msgspec.json.decode(raw)
     return {**document, "kind": kind}

@@ -47,7 +47,8 @@ def _stored(objects: Iterable[Object], directory: Path | None, namespace: str) -
             sources[source] = config_map.get("data") or {}
     for document in documents:
         if document["kind"] == "GPUPolicy":
-            sources[f"{GPUPOLICY} {_metadata(document).get('name')}"] = policy_of(document)
+            name = str(_metadata(document).get("name"))
+            sources[f"{GPUPOLICY} {name}"] = policy_of(name, document.get("spec"))
     mounted = _data_of(config_maps, namespace, MOUNTED)
     texts = policy_texts(directory) if directory else mounted or policy_texts(shipped_policies())
     # What keeps the last good set also keeps the policies of the mounted ConfigMap, which a directory replaces.

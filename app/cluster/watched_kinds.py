@@ -3,30 +3,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
-from app.kube.admission_objects import ADMISSION_KINDS, AdmissionObjects, read_admission_object
+from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, AdmissionObjects
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.device_classes import read_class, read_taint_rule
 from app.kube.numa_zones import read_topology
-from app.kube.partial_types import (
-    PartialAdmissionObject,
-    PartialConfigMap,
-    PartialNamespace,
-    PartialNode,
-    PartialObject,
-    PartialPod,
-    PartialResourceClaim,
-    PartialRuntimeClass,
-    PartialTopology,
-)
+from app.kube.objects import ConfigMap, GPUPolicyObject, Namespace, NodeObject, RuntimeClass
+from app.kube.partial_types import PartialObject, PartialPod, PartialResourceClaim, PartialTopology
 from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
 from app.nodes.conditions import read_bad_conditions, read_not_ready
 from app.nodes.model import Node
-from app.nodes.reading import read_node, read_runtime_class
+from app.nodes.reading import node_of
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.policy.schema import GROUP, STORAGE_VERSION
 from app.world.pod_index import PodRecord, read_pod_record
@@ -48,7 +38,7 @@ class WatchedKind(Generic[Fact]):
     name: str
     path: str
     shape: Any
-    read: Callable[[Mapping[str, Any]], Fact]
+    read: Callable[[Any], Fact]
     put: Callable[[str, str, Fact], None]
     drop: Callable[[str, str], None]
     needed: bool = True
@@ -63,10 +53,10 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
         _pods(state),
         _namespaces(state),
         *(_admission_kind(state.admission_objects, kind) for kind in ADMISSION_KINDS),
-        WatchedKind(*_name_and_path("RuntimeClass"), PartialRuntimeClass, read_runtime_class,
+        WatchedKind(*_name_and_path("RuntimeClass"), RuntimeClass, lambda found: found,
              _by_key(state.put_runtime_class), lambda key, _uid: state.drop_runtime_class(key),
              needed=False, listed=state.runtime_classes_listed),
-        WatchedKind(*_name_and_path("ConfigMap", namespace), PartialConfigMap, _policy_texts,
+        WatchedKind(*_name_and_path("ConfigMap", namespace), ConfigMap, _policy_texts,
              _by_key(book.put_config_map), lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False,
              selector=f"{POLICY_LABEL} in ({POLICY_LABEL_VALUE},{LAST_GOOD_LABEL_VALUE})",
              listed=book.config_maps_listed),
@@ -112,33 +102,25 @@ def topology_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
 def policy_kinds(book: PolicyBook, version: str) -> tuple[WatchedKind[Any], ...]:
     """Return the kinds of our own API group: policies as objects, in a version that the cluster serves."""
     return (
-        WatchedKind(*_name_and_path("GPUPolicy", version=version), PartialObject, policy_of,
+        WatchedKind(*_name_and_path("GPUPolicy", version=version), GPUPolicyObject,
+             lambda found: policy_of(found.metadata.name, found.spec),
              lambda key, _uid, fact: book.put_source(f"{GPUPOLICY} {key}", fact),
              lambda key, _uid: book.drop_source(f"{GPUPOLICY} {key}"), needed=False),
     )  # fmt: skip
 
 
-def _namespaces(state: State) -> WatchedKind[tuple[Mapping[str, str], Any]]:
-    objects = state.admission_objects
-
-    def put(key: str, _uid: str, fact: tuple[Mapping[str, str], Any]) -> None:
-        state.namespaces.put(key, fact[0])
-        objects.put("Namespace", key, fact[1])
-
+def _namespaces(state: State) -> WatchedKind[Namespace]:
     def drop(key: str, _uid: str) -> None:
         state.namespaces.drop(key)
-        objects.drop("Namespace", key)
+        state.admission_objects.drop("Namespace", key)
 
-    def read(document: Mapping[str, Any]) -> tuple[Mapping[str, str], Any]:
-        return _labels(document), read_admission_object("Namespace", document)
-
-    return WatchedKind(*_name_and_path("Namespace"), PartialNamespace, read, put, drop)
+    return WatchedKind(*_name_and_path("Namespace"), Namespace, lambda found: found, _by_key(state.put_namespace), drop)
 
 
 def _admission_kind(objects: AdmissionObjects, kind: str) -> WatchedKind[Any]:
     """Return a kind by which the API server's own admission refuses pods; only explanations read it."""
     return WatchedKind(
-        *_name_and_path(kind), PartialAdmissionObject, partial(read_admission_object, kind),
+        *_name_and_path(kind), ADMISSION_TYPES[kind], lambda found: found,
         lambda key, _uid, found: objects.put(kind, key, found), lambda key, _uid: objects.drop(kind, key),
         needed=False, listed=lambda: objects.listed.add(kind),
     )  # fmt: skip
@@ -147,26 +129,26 @@ def _admission_kind(objects: AdmissionObjects, kind: str) -> WatchedKind[Any]:
 def _nodes(state: State) -> WatchedKind[Node]:
     last_read: dict[str, tuple[tuple[Any, ...], Node]] = {}
 
-    def read(document: Mapping[str, Any]) -> Node:
+    def read(found: NodeObject) -> Node:
         """Read a node; an unchanged one, as after a heartbeat, costs only a comparison."""
-        metadata = document["metadata"]
-        name = metadata.get("name", "")
-        status = dict(document.get("status") or {})
+        metadata, status = found.metadata, found.status
         # What is read of conditions: a heartbeat renews the times of all of them.
-        status["conditions"] = read_bad_conditions(status, state.knowledge), read_not_ready(document)
-        fields = (metadata.get("labels"), metadata.get("annotations"), document.get("spec"), status)
-        before = last_read.get(name)
+        conditions = read_bad_conditions(status.conditions or (), state.knowledge), read_not_ready(found)
+        registered = [(metadata.annotations or {}).get(key) for key in state.knowledge.clouds.sharing_annotations]
+        amounts = status.allocatable, status.capacity
+        fields = metadata.labels, registered, found.spec, amounts, status.node_info, status.runtime_handlers, conditions
+        before = last_read.get(metadata.name)
         if before is not None and before[0] == fields:
             return before[1]
-        node = read_node(document, state.knowledge)
-        last_read[name] = (fields, node)
+        node = node_of(found, state.knowledge)
+        last_read[metadata.name] = (fields, node)
         return node
 
     def drop(key: str, _uid: str) -> None:
         last_read.pop(key, None)
         state.drop_node(key)
 
-    return WatchedKind(*_name_and_path("Node"), PartialNode, read, lambda _key, _uid, fact: state.take_node(fact), drop)
+    return WatchedKind(*_name_and_path("Node"), NodeObject, read, lambda _key, _uid, fact: state.take_node(fact), drop)
 
 
 def _pods(state: State) -> WatchedKind[PodRecord]:
@@ -191,19 +173,13 @@ def _by_fact(put: Callable[[Fact], None]) -> Callable[[str, str, Fact], None]:
     return lambda _key, _uid, fact: put(fact)
 
 
-def _labels(document: Mapping[str, Any]) -> Mapping[str, str]:
-    return document["metadata"].get("labels") or {}
-
-
-def _policy_texts(document: Mapping[str, Any]) -> Mapping[str, str]:
+def _policy_texts(found: ConfigMap) -> Mapping[str, str]:
     """Return the texts of a ConfigMap; none of one that only says to be the last good set, by its label."""
-    of_policies = _labels(document).get(POLICY_LABEL) == POLICY_LABEL_VALUE
-    is_last_good = document["metadata"].get("name") == LAST_GOOD
-    return (document.get("data") or {}) if of_policies or is_last_good else {}
+    of_policies = (found.metadata.labels or {}).get(POLICY_LABEL) == POLICY_LABEL_VALUE
+    return (found.data or {}) if of_policies or found.metadata.name == LAST_GOOD else {}
 
 
-def policy_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def policy_of(name: str, spec: Any) -> Mapping[str, Any]:
     """Return a GPUPolicy of any version as a file would have it, without the metadata that the API server adds."""
-    metadata = {"name": document["metadata"].get("name", "")}
-    document_of_policy = {"apiVersion": f"{GROUP}/{STORAGE_VERSION}", "kind": "GPUPolicy", "metadata": metadata}
-    return {**document_of_policy, "spec": document["spec"]} if "spec" in document else document_of_policy
+    document = {"apiVersion": f"{GROUP}/{STORAGE_VERSION}", "kind": "GPUPolicy", "metadata": {"name": name}}
+    return document if spec is None else {**document, "spec": spec}

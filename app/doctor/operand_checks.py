@@ -16,9 +16,11 @@ from app.doctor.fleet_checks import Finding, advice, problem
 from app.doctor.replica_checks import SCHEDULER
 from app.knowledge.container_toolkit import Runtimes
 from app.knowledge.tables import Knowledge
+from app.kube.objects import RuntimeClass
+from app.kube.records import read_record
 from app.nodes.conditions import NVIDIA_DOMAIN, PRODUCT
 from app.nodes.model import Node
-from app.nodes.reading import RuntimeClass, lacks_handler, read_runtime_class
+from app.nodes.reading import lacks_handler
 from app.policy.schema_admission import AUTO
 from app.values.json_members import JSONObject
 
@@ -137,7 +139,9 @@ _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 def runtime_class(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report RuntimeClasses that are missing, or that do not suit the nodes (doctor/operand_checks.py)."""
     if cluster.could_read("RuntimeClass"):
-        classes = {item["metadata"]["name"]: read_runtime_class(item) for item in cluster.objects_of("RuntimeClass")}
+        classes = {
+            item["metadata"]["name"]: read_record(RuntimeClass, item) for item in cluster.objects_of("RuntimeClass")
+        }
         wanted = frozenset(cluster.runtime_classes)
         yield from examine_runtime_classes(cluster.nodes, classes, wanted, cluster.knowledge)
 

@@ -126,12 +126,12 @@ class PolicyReporter:
             if (listed := await self._read(path)) is not None:
                 break
         for item in (listed or {}).get("items") or ():
-            status = statuses.get(item["metadata"].get("name", ""))
-            if status is None or policy_of(item) != status.content:
+            name = item["metadata"].get("name", "")
+            if (status := statuses.get(name)) is None or policy_of(name, item.get("spec")) != status.content:
                 continue  # not read yet; the next look has it
             written = status_document(item, status, digest, f"{wall_clock():%Y-%m-%dT%H:%M:%SZ}")
             if written is not None:
-                await self._merge(f"{path}/{item['metadata']['name']}/status", {"status": written})
+                await self._merge(f"{path}/{name}/status", {"status": written})
 
     async def _read(self, path: str) -> Object | None:
         await self._client.wait_for_turn(float("inf"))

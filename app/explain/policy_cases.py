@@ -12,9 +12,10 @@ from typing import Any
 from app.admission.review import begin_review, mutate_reviewed
 from app.admission.reviewed_pod import ReviewContext
 from app.knowledge.tables import Knowledge
+from app.kube.objects import RuntimeClass
 from app.kube.pods import read_pod
 from app.nodes.model import Node
-from app.nodes.reading import RuntimeClass, read_node
+from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.placement.ranking import best_position
 from app.policy.case_document import Case

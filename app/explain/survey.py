@@ -29,7 +29,6 @@ from app.intree.checks import (
 )
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.existing_pods import REQUIRED_TERMS, PodAmongOthers, read_pod_among_others
-from app.kube.pod_limits import check_types
 from app.kube.pods import Pod, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
@@ -104,7 +103,6 @@ def review_as_is(document: Mapping[str, Any], snapshot: World) -> ReviewedPod:
     Raises MalformedPod, OversizedPod, QuantityError.
     """
     pod = read_pod(document)
-    check_types(document)
     document = document if document.get("spec") else {**document, "spec": {}}  # a template without one
     return begin_review(document, pod, snapshot.state.namespaces.labels(pod.namespace), ReviewContext(snapshot))
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from msgspec.structs import replace
+
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.knowledge.pod_security import LEVEL, VERSION, Levels, pod_security_violations
-from app.kube.admission_objects import AdmissionObjects, Quantities, ResourceQuota, ScopeRequirement
-from app.nodes.reading import RuntimeClass
+from app.kube.admission_objects import AdmissionObjects, Quantities, ScopeRequirement
+from app.kube.objects import RuntimeClass
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 from app.values.label_requirements import label_requirement
 from app.values.quantity import parse_quantity
@@ -110,7 +112,7 @@ def _pod_amounts(spec: JSONObject, of: Callable[[JSONObject], Amounts]) -> Amoun
 def completed(document: JSONObject, namespace: str, objects: AdmissionObjects, classes: Classes) -> JSONObject:
     """Return a pod with what the API server's plugins write into it; the same object where they write nothing."""
     spec = document.get("spec") or {}
-    limits = [item for _, found in objects.inside("LimitRange", namespace) for item in found.spec.get("limits") or ()]
+    limits = [item for _, found in objects.inside("LimitRange", namespace) for item in found.spec.limits or ()]
     runtime = (classes or {}).get(spec.get("runtimeClassName") or "")
     selector = node_selector(namespace, objects)[1]
     if not (limits or runtime or selector or spec.get("hostNetwork")):
@@ -128,11 +130,11 @@ def completed(document: JSONObject, namespace: str, objects: AdmissionObjects, c
                 resources["limits"] = {**most, **given}
             container["resources"] = resources
     if runtime is not None:
-        if runtime.overhead:
-            spec["overhead"] = spec.get("overhead") or dict(runtime.overhead)
-        if runtime.tolerations:
+        if runtime.overhead.pod_fixed:
+            spec["overhead"] = spec.get("overhead") or dict(runtime.overhead.pod_fixed)
+        if runtime.scheduling.tolerations:
             own = spec.get("tolerations") or []
-            spec["tolerations"] = [*own, *(each for each in runtime.tolerations if each not in own)]
+            spec["tolerations"] = [*own, *(each for each in runtime.scheduling.tolerations if each not in own)]
         selector = {**selector, **runtime.node_selector}
     if selector:
         spec["nodeSelector"] = {**selector, **(spec.get("nodeSelector") or {})}
@@ -183,9 +185,9 @@ def runtime_class(pod: NewPod) -> Iterator[InTreeRefusal]:
         yield _refusal("RuntimeClass", f'pod rejected: RuntimeClass "{name}" not found')
         return
     own, without = pod.spec.get("overhead"), "set without corresponding RuntimeClass defined Overhead"
-    if own is not None and not found.overhead:
+    if own is not None and not found.overhead.pod_fixed:
         yield _refusal("RuntimeClass", f"pod rejected: Pod Overhead {without}")
-    elif found.overhead and _amounts(own) != _amounts(found.overhead):
+    elif found.overhead.pod_fixed and _amounts(own) != _amounts(found.overhead.pod_fixed):
         yield _refusal("RuntimeClass", "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
     for key, value in found.node_selector.items():
         if wanted.get(key, value) != value:
@@ -209,7 +211,7 @@ def amounts_valid(pod: NewPod) -> Iterator[InTreeRefusal]:
 def limit_ranges(pod: NewPod) -> Iterator[InTreeRefusal]:
     """Check the plugin LimitRanger (plugin/pkg/admission/limitranger admission.go PodValidateLimitFunc)."""
     for name, found in pod.objects.inside("LimitRange", pod.namespace):
-        for item in found.spec.get("limits") or ():
+        for item in found.spec.limits or ():
             holders = [(_requests(each), _limits(each)) for each in pod.containers() if item.type == "Container"]
             if item.type == "Pod":
                 holders = [(_pod_amounts(pod.spec, _requests), _pod_amounts(pod.spec, _limits))]
@@ -285,7 +287,7 @@ def counted_in_quotas(pod: NewPod) -> AdmissionObjects:
             used = dict.fromkeys(() if quota.status else quota.spec.hard or (), ZERO) | _amounts(status.get("used"))
             _add(used, _usage(pod))
             texts: Quantities = {resource: shown(resource, amount) for resource, amount in used.items()}
-            after.put("ResourceQuota", f"{pod.namespace}/{name}", ResourceQuota(quota.spec, {**status, "used": texts}))
+            after.put("ResourceQuota", f"{pod.namespace}/{name}", replace(quota, status={**status, "used": texts}))
     return after
 
 

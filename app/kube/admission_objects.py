@@ -8,16 +8,15 @@ which kinds all objects are there: only of such a kind an object can be missing.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
-from app.values.errors import SnapshotError
+from app.kube.objects import Namespace
+from app.kube.records import KubeObject, Record
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 
 Quantities = dict[str, str | int | float] | None
 """Amounts by resource, as Kubernetes' JSON and YAML write them."""
 
 
-class ScopeRequirement(msgspec.Struct, frozen=True, rename="camel"):
+class ScopeRequirement(Record, frozen=True):
     """One expression of a quota's scopeSelector (k8s.io/api core/v1 ScopedResourceSelectorRequirement)."""
 
     scope_name: str
@@ -25,7 +24,7 @@ class ScopeRequirement(msgspec.Struct, frozen=True, rename="camel"):
     values: list[str] | None = None
 
 
-class QuotaSpec(msgspec.Struct, frozen=True, rename="camel"):
+class QuotaSpec(Record, frozen=True):
     """What a ResourceQuota limits, and the pods that it counts: those that match every scope."""
 
     hard: Quantities = None
@@ -38,7 +37,7 @@ class QuotaSpec(msgspec.Struct, frozen=True, rename="camel"):
         yield from (self.scope_selector or {}).get("matchExpressions") or ()
 
 
-class ResourceQuota(msgspec.Struct, frozen=True):
+class ResourceQuota(KubeObject, frozen=True):
     """A ResourceQuota; its status has what is enforced (`hard`) and what is `used`.
 
     Without a status, as in a file written by hand, its spec counts, and nothing as used.
@@ -48,7 +47,7 @@ class ResourceQuota(msgspec.Struct, frozen=True):
     status: dict[str, Quantities] | None = None
 
 
-class LimitRangeItem(msgspec.Struct, frozen=True, rename="camel"):
+class LimitRangeItem(Record, frozen=True):
     """The limits of one type, Container or Pod. Other types do not concern pods."""
 
     type: str
@@ -65,52 +64,37 @@ class LimitRangeItem(msgspec.Struct, frozen=True, rename="camel"):
         return (requests, limits) if self.type == "Container" else ({}, {})
 
 
-class LimitRange(msgspec.Struct, frozen=True):
-    """A LimitRange; `limits` of its spec are the items."""
+class LimitRangeSpec(Record, frozen=True):
+    """The items of a LimitRange."""
 
-    spec: dict[str, list[LimitRangeItem] | None] = {}
+    limits: tuple[LimitRangeItem, ...] | None = None
 
 
-class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
+class LimitRange(KubeObject, frozen=True):
+    """A LimitRange."""
+
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
+class PriorityClass(KubeObject, frozen=True):
     """A PriorityClass; pods that name none get the one that is the global default."""
 
     value: int = 0
     global_default: bool = False
 
 
-class Annotations(msgspec.Struct, frozen=True):
-    """The part of an object's metadata that is kept."""
-
-    annotations: dict[str, str] | None = None
-
-
-class AnnotatedObject(msgspec.Struct, frozen=True):
-    """A Namespace, whose annotations may hold a node selector, or a ServiceAccount, of which the existence counts."""
-
-    metadata: Annotations = Annotations()
-
-
-ADMISSION_TYPES: Mapping[str, type[msgspec.Struct]] = {
+ADMISSION_TYPES: Mapping[str, type[KubeObject]] = {
     "ResourceQuota": ResourceQuota,
     "LimitRange": LimitRange,
     "PriorityClass": PriorityClass,
-    "ServiceAccount": AnnotatedObject,
-    "Namespace": AnnotatedObject,
+    "ServiceAccount": KubeObject,
+    "Namespace": Namespace,
 }
 """By the kind as objects name it."""
 ADMISSION_KINDS = tuple(kind for kind in ADMISSION_TYPES if kind != "Namespace")
 """Those that nothing else reads: a cluster may forbid them to us or to a user."""
 LIMIT_KINDS = ("LimitRange", "ResourceQuota")
 """Those whose absence an explanation names: without them a pod that fits may still be refused."""
-
-
-def read_admission_object(kind: str, document: JSONObject) -> msgspec.Struct:
-    """Decode an object of one of ADMISSION_TYPES. Raises SnapshotError."""
-    try:
-        return msgspec.convert(document, ADMISSION_TYPES[kind])
-    except msgspec.ValidationError as error:
-        metadata = object_if_any(document, "metadata")
-        raise SnapshotError(f"{kind} {metadata.get('namespace', '')}/{metadata.get('name')}: {error}") from error
 
 
 def refused_replicas(document: JSONObject) -> str:
@@ -133,7 +117,7 @@ class AdmissionObjects:
         }
         self.listed: set[str] = set(of.listed) if of else set()
 
-    def put(self, kind: str, key: str, found: msgspec.Struct) -> None:
+    def put(self, kind: str, key: str, found: KubeObject) -> None:
         self.by_kind[kind][key] = found
 
     def drop(self, kind: str, key: str) -> None:

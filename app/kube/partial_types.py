@@ -8,19 +8,13 @@ decoder returns plain dicts, so that the same readers also take objects from a s
 from typing import Any, NotRequired, Required, TypedDict
 
 
-class Metadata(TypedDict, total=False):
+class _Metadata(TypedDict, total=False):
     """Metadata that identifies an object."""
 
     name: str
     namespace: str
     uid: str
     resourceVersion: str
-
-
-class LabelledMetadata(Metadata, total=False):
-    """Metadata with labels."""
-
-    labels: dict[str, str] | None
 
 
 PodLabels = TypedDict(
@@ -64,7 +58,7 @@ class PartialOwner(TypedDict, total=False):
     controller: bool | None
 
 
-class PodMetadata(Metadata, total=False):
+class PodMetadata(_Metadata, total=False):
     """Metadata of a pod: the labels, annotations and owners that are read, and when it was created."""
 
     creationTimestamp: str | None
@@ -151,7 +145,7 @@ class PartialAffinity(TypedDict, total=False):
     podAntiAffinity: dict[str, Any] | None
 
 
-class ExistingPodMetadata(Metadata, total=False):
+class ExistingPodMetadata(_Metadata, total=False):
     """Metadata of an existing pod, with all labels, since the selectors of other pods may match any of them."""
 
     labels: dict[str, str] | None
@@ -186,79 +180,20 @@ class PartialExistingPod(TypedDict):
     status: NotRequired[ExistingPodStatus]
 
 
-NamespaceAnnotations = TypedDict(
-    "NamespaceAnnotations",
-    {"openshift.io/node-selector": str, "scheduler.alpha.kubernetes.io/node-selector": str},
-    total=False,
-)
-"""Annotations of a namespace with the node selector of its pods (intree/api_server.py)."""
-
-
-class NamespaceMetadata(LabelledMetadata, total=False):
-    """Metadata of a Namespace with its labels and the annotations that are read."""
-
-    annotations: NamespaceAnnotations | None
-
-
-class PartialNamespace(TypedDict):
-    """A Namespace."""
-
-    metadata: NamespaceMetadata
-
-
-class PartialNamedObject(TypedDict):
-    """An object of which only the name matters."""
-
-    metadata: Metadata
-
-
-class PartialScheduling(TypedDict, total=False):
-    """The scheduling constraints that a RuntimeClass adds to its pods."""
-
-    nodeSelector: dict[str, str] | None
-    tolerations: list[dict[str, Any]] | None
-
-
-class PartialRuntimeClass(TypedDict):
-    """A RuntimeClass."""
-
-    metadata: Metadata
-    handler: NotRequired[str]
-    scheduling: NotRequired[PartialScheduling | None]
-    overhead: NotRequired[dict[str, dict[str, Any] | None] | None]
-
-
-class PartialConfigMap(TypedDict):
-    """A ConfigMap with its labels and its text data."""
-
-    metadata: LabelledMetadata
-    data: NotRequired[dict[str, str] | None]
-
-
 class PartialObject(TypedDict):
     """An object of which the whole spec is decoded, because it is small."""
 
-    metadata: Metadata
+    metadata: _Metadata
     spec: NotRequired[dict[str, Any]]
 
 
 class PartialTopology(TypedDict, total=False):
     """A NodeResourceTopology, whose members numa_zones.py declares."""
 
-    metadata: Required[Metadata]
+    metadata: Required[_Metadata]
     topologyPolicies: Any
     attributes: Any
     zones: Any
-
-
-class PartialAdmissionObject(TypedDict):
-    """An object by which the API server's own admission refuses pods (admission_objects.py), without its metadata."""
-
-    metadata: Metadata
-    spec: NotRequired[dict[str, Any]]
-    status: NotRequired[dict[str, Any]]
-    value: NotRequired[int]
-    globalDefault: NotRequired[bool]
 
 
 class PartialAllocatedDevice(TypedDict, total=False):
@@ -308,7 +243,7 @@ ClaimAnnotations = TypedDict("ClaimAnnotations", {"resource.kubernetes.io/extend
 """The annotation of a claim that kube-scheduler made for extended resources."""
 
 
-class ClaimMetadata(Metadata, total=False):
+class ClaimMetadata(_Metadata, total=False):
     """Metadata of a ResourceClaim."""
 
     deletionTimestamp: str | None
@@ -321,73 +256,3 @@ class PartialResourceClaim(TypedDict):
     metadata: ClaimMetadata
     spec: NotRequired[dict[str, Any]]
     status: NotRequired[ClaimStatus | None]
-
-
-class Taint(TypedDict, total=False):
-    """A taint of a Node."""
-
-    key: str
-    value: str | None
-    effect: str | None
-    timeAdded: str | None
-
-
-NodeAnnotations = TypedDict("NodeAnnotations", {"hami.io/node-nvidia-register": str}, total=False)
-"""Annotations by which a device plugin reports that it shares GPUs (clouds.yaml, sharing_annotations)."""
-
-
-class NodeMetadata(LabelledMetadata, total=False):
-    """Metadata of a Node with its labels and the annotations that are read."""
-
-    creationTimestamp: str | None
-    annotations: NodeAnnotations | None
-
-
-class NodeSpec(TypedDict, total=False):
-    """The fields of a Node's spec that are read."""
-
-    taints: list[Taint] | None
-    unschedulable: bool | None
-
-
-class NodeInfo(TypedDict, total=False):
-    """The fields of a Node's nodeInfo that are read."""
-
-    containerRuntimeVersion: str
-
-
-class PartialCondition(TypedDict, total=False):
-    """A condition of a Node without the time of the last heartbeat, so that a heartbeat changes nothing."""
-
-    type: str
-    status: str
-    reason: str | None
-    message: str | None
-    lastTransitionTime: str | None
-
-
-class PartialRuntimeHandler(TypedDict, total=False):
-    """One runtime handler of a Node; its name is absent for the default one."""
-
-    name: str | None
-
-
-class NodeStatus(TypedDict, total=False):
-    """The fields of a Node's status that are read."""
-
-    conditions: list[PartialCondition] | None
-    allocatable: dict[str, str | int] | None
-    capacity: dict[str, str | int] | None
-    nodeInfo: NodeInfo | None
-    runtimeHandlers: list[PartialRuntimeHandler] | None
-
-
-class PartialNode(TypedDict):
-    """A Node with the fields that are read.
-
-    Decoding a whole Node takes 40 times as long (docs/reference/measurements.md#decoding).
-    """
-
-    metadata: NodeMetadata
-    spec: NotRequired[NodeSpec]
-    status: NotRequired[NodeStatus]

@@ -13,21 +13,25 @@ from typing import Any, NamedTuple
 from app.kube.pod_limits import (
     ANNOTATIONS_BYTES,
     LABELS_CHARACTERS,
-    LONGEST_IMAGE,
     LONGEST_NAME,
+    METADATA,
     MOST_AMOUNTS,
     MOST_ANNOTATIONS,
-    MOST_CLAIMS,
     MOST_CLAUSES,
     MOST_CONTAINERS,
     MOST_EXTENDED,
     MOST_LABELS,
     MOST_RESOURCES,
     MOST_VARIABLES,
+    POD,
+    RESOURCES,
+    SPEC,
+    STATUS,
     VARIABLES_CHARACTERS,
 )
+from app.kube.records import read_record
 from app.values.errors import MalformedPod, OversizedPod, QuantityError
-from app.values.json_members import json_type, member, objects, strings
+from app.values.json_members import json_type, member
 from app.values.quantity import integer_quantity, parse_quantity, quantity_problem
 
 
@@ -207,31 +211,37 @@ def read_pod(
     id() of their objects, which the caller keeps: a patched pod shares with the former one what did not change.
     Raises MalformedPod, OversizedPod, QuantityError.
     """
-    metadata, spec, status = (member(pod, key, dict, "") or {} for key in ("metadata", "spec", "status"))
-    _check_patched_fields(spec)
-    group = member(spec, "schedulingGroup", dict, "spec.") or {}
+    found: Any = read_record(POD, pod)
+    metadata, spec, status = found.metadata or METADATA(), found.spec or SPEC(), found.status or STATUS()
+    written = pod.get("spec") or {}
     return Pod(
-        name=name_of(metadata, "name", "metadata.") or name_of(metadata, "generateName", "metadata."),
-        namespace=namespace or name_of(metadata, "namespace", "metadata.") or "default",
-        uid=name_of(metadata, "uid", "metadata."),
-        labels=_check_labels(strings(metadata, "labels", "metadata.")),
-        annotations=_check_annotations(strings(metadata, "annotations", "metadata.")),
-        containers=tuple(_containers(spec, known, "initContainers", "containers")),
-        scheduler_name=name_of(spec, "schedulerName", "spec.") or "default-scheduler",
-        runtime_class_name=member(spec, "runtimeClassName", str, "spec."),
-        node_name=member(spec, "nodeName", str, "spec."),
-        claims=tuple(_claims(spec)),
-        nominated_node_name=name_of(status, "nominatedNodeName", "status.") or None,
-        ephemeral=tuple(_containers(spec, known, "ephemeralContainers")),
-        pod_group=name_of(group, "podGroupName", "spec.schedulingGroup."),
+        name=metadata.name or metadata.generateName or "",
+        namespace=namespace or metadata.namespace or "default",
+        uid=metadata.uid or "",
+        labels=_check_labels(metadata.labels or {}),
+        annotations=_check_annotations(metadata.annotations or {}),
+        containers=tuple(_containers(written, spec, known, "initContainers", "containers")),
+        scheduler_name=spec.schedulerName or "default-scheduler",
+        runtime_class_name=spec.runtimeClassName,
+        node_name=spec.nodeName,
+        claims=tuple(map(_claim, spec.resourceClaims or ())),
+        nominated_node_name=status.nominatedNodeName or None,
+        ephemeral=tuple(_containers(written, spec, known, "ephemeralContainers")),
+        pod_group=(spec.schedulingGroup and spec.schedulingGroup.podGroupName) or "",
     )
 
 
-def name_of(parent: Mapping[str, Any], key: str, where: str, longest: int = LONGEST_NAME) -> str:
+def _claim(entry: Any) -> tuple[str, str, str]:
+    """Read an entry of resourceClaims; `source` is of Kubernetes 1.26 to 1.30."""
+    of = entry.source if entry.source and not (entry.resourceClaimName or entry.resourceClaimTemplateName) else entry
+    return entry.name or "", of.resourceClaimName or "", of.resourceClaimTemplateName or ""
+
+
+def name_of(parent: Mapping[str, Any], key: str, where: str) -> str:
     """Read an optional name, empty if it is absent. Raises MalformedPod, OversizedPod."""
     text = member(parent, key, str, where) or ""
-    if len(text) > longest:
-        raise OversizedPod(f"{where}{key}: got {len(text)} characters, wants at most {longest}")
+    if len(text) > LONGEST_NAME:
+        raise OversizedPod(f"{where}{key}: got {len(text)} characters, wants at most {LONGEST_NAME}")
     return text
 
 
@@ -277,39 +287,25 @@ def _check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
         raise OversizedPod(f"NVIDIA_REQUIRE_*: got {clauses} comparisons, wants at most {MOST_CLAUSES}")
 
 
-def _check_patched_fields(spec: Mapping[str, Any]) -> None:
-    """Check the shape of the fields that our patch changes, so that the patch always applies."""
-    member(spec, "priorityClassName", str, "spec.")
-    for list_name in ("tolerations", "volumes"):
-        for _ in objects(spec, list_name, "spec."):
-            pass
-    affinity = member(spec, "affinity", dict, "spec.") or {}
-    node_affinity = member(affinity, "nodeAffinity", dict, "spec.affinity.") or {}
-    where = "spec.affinity.nodeAffinity."
-    for _ in objects(node_affinity, "preferredDuringSchedulingIgnoredDuringExecution", where):
-        pass
-    required = member(node_affinity, "requiredDuringSchedulingIgnoredDuringExecution", dict, where) or {}
-    where += "requiredDuringSchedulingIgnoredDuringExecution."
-    for index, term in objects(required, "nodeSelectorTerms", where):
-        for _ in objects(term, "matchExpressions", f"{where}nodeSelectorTerms[{index}]."):
-            pass
-
-
-def _containers(spec: Mapping[str, Any], known: Mapping[int, Container], *list_names: str) -> Iterator[Container]:
+def _containers(
+    written: Mapping[str, Any], spec: Any, known: Mapping[int, Container], *list_names: str
+) -> Iterator[Container]:
     """Read the containers of these lists one by one, and stop at the first that exceeds a limit of the pod.
 
+    `written` is the spec before it was converted, by whose objects `known` has its keys.
     Raises MalformedPod, OversizedPod.
     """
     all_resources: set[str] = set()
     amounts = extended = containers = 0
     variables: list[tuple[str, str | None]] = []
     for list_name in list_names:
-        for index, item in objects(spec, list_name, "spec."):
+        pairs = zip(written.get(list_name) or (), getattr(spec, list_name) or (), strict=True)
+        for index, (item, declared) in enumerate(pairs):
             if (containers := containers + 1) > MOST_CONTAINERS:
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
             container = known.get(id(item))
             if container is None or (container.list_name, container.index) != (list_name, index):
-                container = _container(item, list_name, index)
+                container = _container(declared, list_name, index)
             resources = {*container.requests, *container.limits}  # an amount in both counts once
             all_resources |= resources
             amounts += len(resources)
@@ -322,72 +318,37 @@ def _containers(spec: Mapping[str, Any], known: Mapping[int, Container], *list_n
     _check_variables(variables)
 
 
-def _container(item: Mapping[str, Any], list_name: str, index: int) -> Container:
-    where = f"spec.{list_name}[{index}]."
-    resources = member(item, "resources", dict, where) or {}
-    restart = member(item, "restartPolicy", str, where)
+def _container(item: Any, list_name: str, index: int) -> Container:
+    where, resources = f"spec.{list_name}[{index}].", item.resources or RESOURCES()
     return Container(
-        name=name_of(item, "name", where),
+        name=item.name or "",
         list_name=list_name,
         index=index,
-        sidecar=list_name == "initContainers" and restart == "Always",
-        image=name_of(item, "image", where, LONGEST_IMAGE),
-        env=tuple(_environment(item, where)),
-        requests=_quantities(resources, "requests", where),
-        limits=_quantities(resources, "limits", where),
-        claims=tuple(_claims_used(resources, f"{where}resources.")),
+        sidecar=list_name == "initContainers" and item.restartPolicy == "Always",
+        image=item.image or "",
+        env=tuple(
+            (one.name, None if one.valueFrom else one.value or "")
+            for one in item.env or ()
+            if one.name and one.name.startswith(VARIABLES)
+        ),
+        requests=_quantities(resources.requests or {}, f"{where}resources.requests"),
+        limits=_quantities(resources.limits or {}, f"{where}resources.limits"),
+        claims=tuple((one.name or "", one.request or "") for one in resources.claims or ()),
     )
 
 
-def _claims(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for index, item in objects(spec, "resourceClaims", "spec.", MOST_CLAIMS):
-        where = f"spec.resourceClaims[{index}]."
-        both = {**(member(item, "source", dict, where) or {}), **item}  # `source` is of Kubernetes 1.26 to 1.30
-        claim, template = (member(both, f"resourceClaim{suffix}Name", str, where) or "" for suffix in ("", "Template"))
-        yield member(item, "name", str, where) or "", claim, template
-
-
-def _claims_used(resources: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
-    for index, item in objects(resources, "claims", where, MOST_CLAIMS):
-        inside = f"{where}claims[{index}]."
-        yield member(item, "name", str, inside) or "", member(item, "request", str, inside) or ""
-
-
-def _environment(item: Mapping[str, Any], where: str) -> Iterator[tuple[str, str | None]]:
-    """Read the VARIABLES of a container as (name, value), fast, because a pod may have thousands of others.
-
-    Raises MalformedPod.
-    """
-    for variable in member(item, "env", list, where) or ():
-        if not isinstance(variable, dict):
-            list(objects(item, "env", where))  # raises MalformedPod for the first that is not an object
-        name, value = variable.get("name"), variable.get("value")
-        if not ((name is None or type(name) is str) and (value is None or type(value) is str)):
-            _wrong_variable(item, where)
-        elif name and name.startswith(VARIABLES):
-            yield name, None if variable.get("valueFrom") else value or ""
-
-
-def _wrong_variable(item: Mapping[str, Any], where: str) -> None:
-    """Raise MalformedPod for the first variable whose name or value is not a string."""
-    for index, variable in objects(item, "env", where):
-        for key in ("name", "value"):
-            member(variable, key, str, f"{where}env[{index}].")
-
-
-def _quantities(resources: Mapping[str, Any], key: str, where: str) -> Mapping[str, Fraction]:
+def _quantities(quantities: Mapping[str, Any], where: str) -> Mapping[str, Fraction]:
     """Read requests or limits; Kubernetes accepts JSON numbers as quantities too (resource.Quantity UnmarshalJSON)."""
-    quantities = member(resources, key, dict, f"{where}resources.") or {}
     if len(quantities) > MOST_RESOURCES:
-        raise OversizedPod(f"{where}resources.{key}: got {len(quantities)}, wants at most {MOST_RESOURCES} resources")
+        raise OversizedPod(f"{where}: got {len(quantities)}, wants at most {MOST_RESOURCES} resources")
     amounts = {}
     for name, value in quantities.items():
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise MalformedPod(f"{where}resources.{key}[{name[:80]}]: got {json_type(value)}, wants a quantity")
+            raise MalformedPod(f"{where}[{name[:80]}]: got {json_type(value)}, wants a quantity")
         try:
             amounts[name] = parse_quantity(integer_quantity(value) if isinstance(value, int) else str(value))
         except QuantityError as error:
-            raise QuantityError(f"{where}resources.{key}[{name[:80]}]: {quantity_problem(str(value))}") from error
+            raise QuantityError(f"{where}[{name[:80]}]: {quantity_problem(str(value))}") from error
     return amounts
 
 

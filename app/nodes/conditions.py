@@ -9,14 +9,13 @@ knowledge/node_conditions.yaml.
 
 import re
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from app.knowledge.dcgm import GPUCondition
 from app.knowledge.reported_faults import guessed_meaning
 from app.knowledge.tables import Knowledge
-from app.values.json_members import object_if_any, objects_if_any
+from app.kube.objects import NodeCondition, NodeObject
 
 MOST_CONDITIONS = 16
 """Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
@@ -50,22 +49,20 @@ class BadCondition:
         return f"{self.meaning}, as {self.publisher} says" if self.publisher else self.meaning
 
 
-def read_bad_conditions(status: Mapping[str, Any], knowledge: Knowledge) -> tuple[BadCondition, ...]:
+def read_bad_conditions(conditions: Iterable[NodeCondition], knowledge: Knowledge) -> tuple[BadCondition, ...]:
     """Read the conditions of a node's status that report a fault, by type; of equal types the last counts.
 
     A heartbeat does not change what is returned, as it has no times.
     """
     found: dict[str, BadCondition] = {}
-    for condition in objects_if_any(status, "conditions"):
-        kind, state = condition.get("type"), condition.get("status")
-        if not isinstance(kind, str):
-            continue
+    for condition in conditions:
+        kind, state = condition.type, condition.status
         row = knowledge.node_conditions.get(kind) or guessed_meaning(kind[:LONGEST_TYPE], knowledge.condition_guesses)
         if row is None:
             continue
         found.pop(row.name, None)
-        if isinstance(state, str) and state in row.bad:
-            reason, message = (str(condition.get(member) or "") for member in ("reason", "message"))
+        if state in row.bad:
+            reason, message = condition.reason or "", condition.message or ""
             doubt = next((doubt for doubt in row.doubts if doubt.explains(reason, message)), None)
             name, said = f"{row.name}={state}", ": ".join(filter(None, map(_printable, (reason, message))))
             found[row.name] = BadCondition(
@@ -104,23 +101,23 @@ class NotReady:
     created: str = ""
 
 
-def read_not_ready(document: Mapping[str, Any]) -> NotReady | None:
+def read_not_ready(node: NodeObject) -> NotReady | None:
     """Read the Ready condition of a Node, or the taint that follows from it; None for a node that is Ready."""
-    metadata, spec, status = (object_if_any(document, name) for name in ("metadata", "spec", "status"))
-    ready = next((one for one in objects_if_any(status, "conditions") if one.get("type") == "Ready"), None)
-    taints = (taint for taint in objects_if_any(spec, "taints") if taint.get("key") in TAINTS_WHILE_NOT_READY)
-    taint = next(taints, None) if ready is None else None
-    created = str(metadata.get("creationTimestamp") or "")
-    if taint is not None:
-        unreachable = taint["key"] == TAINTS_WHILE_NOT_READY[0]
-        return NotReady(not unreachable, str(taint.get("timeAdded") or ""), "", not unreachable, created)
-    if ready is None or ready.get("status") == "True":
+    ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
+    created = node.metadata.creation_timestamp or ""
+    if ready is None:
+        taint = next((one for one in node.spec.taints or () if one.key in TAINTS_WHILE_NOT_READY), None)
+        if taint is None:
+            return None
+        unreachable = taint.key == TAINTS_WHILE_NOT_READY[0]
+        return NotReady(not unreachable, taint.time_added or "", "", not unreachable, created)
+    if ready.status == "True":
         return None
-    since, reason = str(ready.get("lastTransitionTime") or ""), str(ready.get("reason") or "")
+    since, reason = ready.last_transition_time or "", ready.reason or ""
     begun, became = read_time(created), read_time(since)
     at_birth = begun is not None and became is not None and became - begun <= REGISTERING_SECONDS
-    answers = ready.get("status") == "False"
-    says = _printable(str(ready.get("message") or reason))
+    answers = ready.status == "False"
+    says = _printable(ready.message or reason)
     return NotReady(answers, since, says, reason == NEVER_POSTED or (answers and at_birth), created)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of a node's JSON into the model: its class, which many nodes share, and its own free resources.
 
-RuntimeClasses are read here too, since they name a handler that nodes have or lack, which may have another name than
-the class. The kubelet publishes the handlers of its container runtime from Kubernetes 1.31 on (core/v1
-NodeStatus.runtimeHandlers); where the list is absent, as with containerd 1.x, nothing is known about them.
+A RuntimeClass names a handler that nodes have or lack. The kubelet publishes the handlers of its container runtime from
+Kubernetes 1.31 on (core/v1 NodeStatus.runtimeHandlers); where the list is absent, as with containerd 1.x, nothing is
+known about them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,50 +16,15 @@ from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClass
 from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, distinct_devices, shared_facts
+from app.kube.objects import NodeObject
 from app.kube.pod_requests import read_amounts
+from app.kube.records import read_record
 from app.nodes.conditions import ARCHITECTURE, NVIDIA_DOMAIN, read_bad_conditions, read_not_ready
 from app.nodes.labels import NODE_CLASSES_KEPT, read_node_class
 from app.nodes.model import UNSHARED, WHOLE_MILLI, FreeResources, Node, NodeClass, Sharing
 from app.nodes.sharing import NOT_REGISTERED, count_registered_gpus
 from app.values.errors import MalformedPod, QuantityError
-from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_quantity
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeClass:
-    """A RuntimeClass: the handler that it names, and the node selector, tolerations and overhead that its pods get."""
-
-    handler: str
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    overhead: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_runtime_class(document: Mapping[str, Any]) -> RuntimeClass:
-    """Read a RuntimeClass (node.k8s.io/v1). The API server wants a handler; without one the class's name stands for it.
-
-    Raises MalformedPod.
-    """
-    name = member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or ""
-    scheduling = member(document, "scheduling", dict, "") or {}
-    overhead = member(member(document, "overhead", dict, "") or {}, "podFixed", dict, "overhead.") or {}
-    return RuntimeClass(
-        member(document, "handler", str, "") or name,
-        strings(scheduling, "nodeSelector", "scheduling."),
-        tuple(each for _, each in objects(scheduling, "tolerations", "scheduling.")),
-        overhead,
-    )
-
-
-def read_runtime_handlers(status: Mapping[str, Any]) -> frozenset[str] | None:
-    """Read the names of a node's runtime handlers, of which "" is the default; None where the node has no list.
-
-    Raises MalformedPod.
-    """
-    listed = [member(handler, "name", str, "status.runtimeHandlers.") or "" for _, handler in objects(
-        status, "runtimeHandlers", "status.")]  # fmt: skip
-    return frozenset(listed) if listed else None
 
 
 def lacks_handler(node_class: NodeClass, handler: str) -> bool:
@@ -71,62 +36,57 @@ Fact = TypeVar("Fact")
 
 
 def read_node(document: Mapping[str, Any], knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
-    """Read a Node; `used` are the units of each GPU resource that the pods on it hold.
+    """Read a Node of a snapshot, as `node_of` does. Raises MalformedPod if the shape of the object is wrong."""
+    return node_of(read_record(NodeObject, document), knowledge, used)
+
+
+def node_of(node: NodeObject, knowledge: Knowledge, used: Mapping[str, int] | None = None) -> Node:
+    """Work out the facts of a Node; `used` are the units of each GPU resource that the pods on it hold.
 
     The fact of a label that does not parse is unknown, so that one such node does not stop the reading of the others.
-    Raises MalformedPod if the shape of the object is wrong.
+    Raises MalformedPod for one without a name.
     """
-    metadata, status, spec = (member(document, key, dict, "") or {} for key in ("metadata", "status", "spec"))
-    name = member(metadata, "name", str, "metadata.")
-    if not name:
+    metadata, status = node.metadata, node.status
+    if not metadata.name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
-    labels = strings(metadata, "labels", "metadata.")
-    allocatable = member(status, "allocatable", dict, "status.") or {}
+    labels, allocatable = metadata.labels or {}, status.allocatable or {}
     offered = _amounts(allocatable, knowledge)
-    in_all = _amounts(capacity, knowledge) if (capacity := member(status, "capacity", dict, "status.")) else None
-    to_machines = knowledge.families.passthrough_family
-    for_machines = not offered and any(to_machines(name) for name in allocatable if "/" in name)
+    in_all = _amounts(status.capacity, knowledge) if status.capacity else None
+    # GPUs that are offered to virtual machines: its labels promise containers none.
+    for_machines = not offered and any(
+        knowledge.families.passthrough_family(name) for name in allocatable if "/" in name
+    )
     other = {key: value for key, value, _ in knowledge.evidence.other_nodes if labels.get(key) == value}
-    labels_read = _with_architecture(other or labels, status)
-    registered, handlers = _registered(metadata, knowledge), read_runtime_handlers(status)
+    labels_read = other or labels
+    if (architecture := status.node_info.architecture) and ARCHITECTURE not in labels_read:
+        labels_read = {**labels_read, ARCHITECTURE: architecture}
+    registered = _registered(metadata.annotations or {}, knowledge)
+    handlers = frozenset([handler.name or "" for handler in status.runtime_handlers or ()]) or None
     node_class = read_node_class(labels_read, offered, knowledge, in_all, registered, for_machines, handlers)
-    if conditions := read_bad_conditions(status, knowledge):
+    if conditions := read_bad_conditions(status.conditions or (), knowledge):
         bad = tuple((condition.name, condition.severity) for condition in conditions)
         node_class = replace(node_class, bad_conditions=bad)
-    if gone := _withdrawn_elsewhere(capacity or {}, allocatable, knowledge):
+    if gone := _withdrawn_elsewhere(status.capacity or {}, allocatable, knowledge):
         node_class = replace(node_class, withdrawn_elsewhere=gone)
     units = {resource: amount - (used or {}).get(resource, 0) for resource, amount in offered}
     return Node(
-        name=name,
+        name=metadata.name,
         node_class=node_class,
         free=FreeResources(units, memory=dict(node_class.budgets)),
         labels=labels,
-        taints=_taints(spec),
+        taints=tuple((taint.key, taint.value or "", taint.effect or "") for taint in node.spec.taints or ()),
         allocatable=allocatable,
-        unschedulable=spec.get("unschedulable") is True,
-        container_runtime=str((member(status, "nodeInfo", dict, "status.") or {}).get("containerRuntimeVersion") or ""),
+        unschedulable=node.spec.unschedulable is True,
+        container_runtime=status.node_info.container_runtime_version,
         conditions=conditions,
-        not_ready=read_not_ready(document),
+        not_ready=read_not_ready(node),
     )
 
 
-def _with_architecture(labels: Mapping[str, str], status: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the labels with that of the CPU architecture, which the kubelet reports in status.nodeInfo too."""
-    if ARCHITECTURE in labels:
-        return labels
-    reported = member(member(status, "nodeInfo", dict, "status.") or {}, "architecture", str, "status.nodeInfo.")
-    return {**labels, ARCHITECTURE: reported} if reported else labels
-
-
-def _registered(metadata: Mapping[str, Any], knowledge: Knowledge) -> int:
+def _registered(annotations: Mapping[str, str], knowledge: Knowledge) -> int:
     """Count the GPUs that a device plugin shares by its annotation; NOT_REGISTERED without such an annotation."""
-    annotations = metadata.get("annotations")
-    if isinstance(annotations, dict):
-        for key in knowledge.clouds.sharing_annotations:
-            text = annotations.get(key)
-            if isinstance(text, str) and text:
-                return count_registered_gpus(text)
-    return NOT_REGISTERED
+    text = next(filter(None, map(annotations.get, knowledge.clouds.sharing_annotations)), None)
+    return count_registered_gpus(text) if text else NOT_REGISTERED
 
 
 def _amounts(allocatable: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...]:
@@ -148,17 +108,6 @@ def _withdrawn_elsewhere(
     left = read_amounts(allocatable) if named else {}
     amounts = sorted(read_amounts(named).items())
     return tuple((name, all_ - left.get(name, 0), all_) for name, all_ in amounts if all_ > left.get(name, 0))
-
-
-def _taints(spec: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
-    return tuple(
-        (
-            member(taint, "key", str, f"spec.taints[{index}].") or "",
-            member(taint, "value", str, f"spec.taints[{index}].") or "",
-            member(taint, "effect", str, f"spec.taints[{index}].") or "",
-        )
-        for index, taint in objects(spec, "taints", "spec.")
-    )
 
 
 def with_devices(

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
 
+from app.kube.objects import RuntimeClass
 from app.kube.pod_requests import CORE_MILLI, CPU
 from app.kube.pods import Pod, workload_group
-from app.nodes.reading import RuntimeClass
 from app.placement.scorers import uses_expected_demand
 from app.policy.demand import Demand, DemandClass, ExpectedDemand, ProductLimit
 

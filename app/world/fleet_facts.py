@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from app.knowledge.tables import Knowledge
+from app.kube.objects import RuntimeClass
 from app.nodes.conditions import COMPUTE, DRIVER, MEMORY, MIG_STATE, OLD_DRIVER, PLUGIN, PRODUCT, SHARING, UPGRADE_STATE
 from app.nodes.model import Node, NodeClass
-from app.nodes.reading import RuntimeClass
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
 from app.values.reasons import Reason

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.knowledge.tables import Knowledge
+from app.kube.objects import RuntimeClass
 from app.nodes.model import FreeResources, Node, NodeClass
-from app.nodes.reading import RuntimeClass
 from app.placement.scheduler_demand import free_floor, free_step
 from app.placement.unusable_capacity import free_gpus, whole_milli
 from app.world.fleet_facts import (

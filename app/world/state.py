@@ -14,12 +14,13 @@ from app.kube.admission_objects import AdmissionObjects
 from app.kube.gangs import workload_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.numa_zones import NUMAZones
+from app.kube.objects import Namespace, RuntimeClass
 from app.kube.pending_pods import PendingPod
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
 from app.nodes.model import FreeResources, Node, NodeClass
-from app.nodes.reading import RuntimeClass, read_node, with_devices, with_other_devices
+from app.nodes.reading import read_node, with_devices, with_other_devices
 from app.world.device_state import DeviceState
 from app.world.fleet_facts import FleetFacts
 from app.world.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
@@ -263,6 +264,10 @@ class State:
         else:
             self._free.put_topology(name, zones)
         self._rebuild([name])
+
+    def put_namespace(self, name: str, namespace: Namespace) -> None:
+        self.namespaces.put(name, namespace.metadata.labels or {})
+        self.admission_objects.put("Namespace", name, namespace)
 
     def put_runtime_class(self, name: str, runtime_class: RuntimeClass) -> None:
         self.runtime_classes = {**(self.runtime_classes or {}), name: runtime_class}

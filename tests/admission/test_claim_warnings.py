@@ -10,7 +10,7 @@ from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.demo.sample_fleets import demo_fleet
-from app.nodes.reading import RuntimeClass
+from app.kube.objects import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.world.state import State
 from app.world.world import world_of

@@ -10,7 +10,7 @@ from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.snapshot import fill
-from app.nodes.reading import RuntimeClass
+from app.kube.objects import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.values.errors import BadInput
 from app.values.reasons import Code

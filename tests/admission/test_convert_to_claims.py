@@ -12,8 +12,8 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult, mutate, validate
 from app.admission.reviewed_pod import WARNING_LIMIT, PodForm, ReviewContext
+from app.kube.objects import RuntimeClass
 from app.kube.pods import read_pod
-from app.nodes.reading import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.world.state import State
 from app.world.world import world_of

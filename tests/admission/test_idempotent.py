@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
-from app.nodes.reading import RuntimeClass
+from app.kube.objects import RuntimeClass
 from app.policy.compiled import PolicySet
 from app.world.fleet_facts import FleetFacts, NodeGroup
 from tests.admission.test_review import FLEET, REPAIR

@@ -8,14 +8,14 @@ import pytest
 
 from app.admission.json_patch import apply
 from app.admission.reviewed_pod import PodForm
-from app.nodes.reading import RuntimeClass
+from app.kube.objects import RuntimeClass, Scheduling
 from app.values.reasons import Code
 from app.world.fleet_facts import FleetFacts
 from tests.admission.mutated import admit, rules, spec_of
 from tests.builders import container, fleet, gpus, node, pod, policies, policy
 
 CLASSES = {name: RuntimeClass(name) for name in ("nvidia", "nvidia-cdi", "amd")}
-CLASSES["picky"] = RuntimeClass("picky", {"pool": "gpu"})
+CLASSES["picky"] = RuntimeClass("picky", Scheduling({"pool": "gpu"}))
 FLEET = FleetFacts(fleet(node()).node_groups, CLASSES)
 OVERRIDE = ", override: true"
 

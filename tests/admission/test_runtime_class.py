@@ -10,8 +10,9 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.reviewed_pod import PodForm
 from app.cluster.snapshot import fill
+from app.kube.objects import RuntimeClass, Scheduling
 from app.nodes.model import Node
-from app.nodes.reading import RuntimeClass, read_node
+from app.nodes.reading import read_node
 from app.world.fleet_facts import FleetFacts
 from app.world.state import State
 from tests.admission.mutated import admit, rules
@@ -134,7 +135,7 @@ def test_auto_never_replaces_a_class_that_the_pod_names() -> None:
 @pytest.mark.parametrize(("selector", "expected"), [({}, None), ({"pool": "gpu"}, "nvidia"), ({"pool": "cpu"}, None)])
 def test_auto_sets_no_class_that_would_keep_the_pod_off_nodes(selector: Any, expected: str | None) -> None:
     """F5: unless the pod selects the same nodes itself."""
-    classes = {"nvidia": RuntimeClass("nvidia", {"pool": "gpu"})}
+    classes = {"nvidia": RuntimeClass("nvidia", Scheduling({"pool": "gpu"}))}
 
     assert class_of(pod(gpus(1), nodeSelector=selector), facts(node(TOOLKIT), classes=classes)) == expected
 

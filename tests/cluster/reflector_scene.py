@@ -8,7 +8,7 @@ from typing import Any
 from app.cluster.apiserver import ApiServer
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.watched_kinds import WatchedKind
-from app.kube.partial_types import PartialNamespace
+from app.kube.objects import Namespace
 from app.telemetry.metrics import Metrics
 from tests.cluster.fake_apiserver import FakeApi, fake_api, until
 
@@ -27,8 +27,8 @@ class Scene:
         kind: WatchedKind[Any] = WatchedKind(
             "things",
             "/things",
-            PartialNamespace,
-            lambda document: document["metadata"].get("labels") or {},
+            Namespace,
+            lambda found: found.metadata.labels or {},
             lambda key, _uid, labels: self.index.__setitem__(key, labels),
             lambda key, _uid: self.index.pop(key, None),  # type: ignore[arg-type]
         )

@@ -11,7 +11,7 @@ from typing import Any, cast
 from app.cluster.reflector import Clock, Reflector
 from app.cluster.slipped_pods import PolicyView, SlippedPods
 from app.cluster.watched_kinds import WatchedKind
-from app.kube.partial_types import PartialNamedObject
+from app.kube.records import KubeObject
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 from app.world.state import State
@@ -62,9 +62,7 @@ def following(read: Callable[[Any], Any] = lambda _: None) -> Reflector:
         if next(pauses):
             raise Ended
 
-    things: WatchedKind[Any] = WatchedKind(
-        "things", "/things", PartialNamedObject, read, lambda *_: None, lambda *_: None
-    )
+    things: WatchedKind[Any] = WatchedKind("things", "/things", KubeObject, read, lambda *_: None, lambda *_: None)
     server: Any = WrittenLists()
     return Reflector(things, server, Metrics(), Clock(sleep=pause))
 

@@ -15,6 +15,7 @@ from app.cluster.watched_kinds import core_kinds
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.pods import gpu_amounts, read_pod
+from app.kube.records import read_record
 from app.nodes.gpu_health import Health
 from app.placement.engine import judge
 from app.values.errors import MalformedPod
@@ -224,7 +225,7 @@ def test_objects_of_the_api_servers_admission_are_read_alike_from_a_watch_and_a_
     for kind, document in zip(kinds, LIMITS, strict=True):
         metadata = document["metadata"]
         key = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
-        kind.put(key, "uid", kind.read(document))
+        kind.put(key, "uid", kind.read(read_record(kind.shape, document)))
         kind.listed()
 
     assert [kind.needed for kind in kinds] == [False] * len(ADMISSION_KINDS)

@@ -21,8 +21,9 @@ import jsonpatch
 from app.admission.review import mutate, validate
 from app.admission.reviewed_pod import ReviewContext
 from app.cluster.files import shipped_policies
+from app.kube.objects import RuntimeClass
 from app.kube.pods import PREFIX, read_pod
-from app.nodes.reading import RuntimeClass, read_node
+from app.nodes.reading import read_node
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.policy.load import load_policies

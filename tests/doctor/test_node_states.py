@@ -9,7 +9,9 @@ import pytest
 
 from app.doctor.fleet_checks import Finding, FindingLevel, advice, by_urgency, problem
 from app.doctor.node_states import DatedNodes, examine_node_states, is_outage, read_ages
+from app.kube.objects import NodeObject
 from app.kube.pending_pods import PendingPod
+from app.kube.records import read_record
 from app.nodes.conditions import NotReady, read_not_ready
 from app.nodes.reading import read_node
 from tests.builders import knowledge, node_document
@@ -98,7 +100,7 @@ def test_unreachable_node_was_ready_unless_its_kubelet_never_wrote(ready: Any, t
     made = document("a", ready)
     made["spec"] = {"taints": taints}
 
-    state = read_not_ready(made)
+    state = read_not_ready(read_record(NodeObject, made))
 
     assert (state.never if state else None) is never
     if taints and ready is None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.doctor.operand_checks import examine_runtime_classes
+from app.kube.objects import RuntimeClass, Scheduling
 from app.nodes.model import Node
-from app.nodes.reading import RuntimeClass
 from tests.builders import knowledge, node
 
 NVIDIA = {"nvidia": RuntimeClass("nvidia")}
@@ -50,7 +50,11 @@ AMD = with_handlers("amd", ["", "runc"], product=None, driver=None, offers={"amd
         pytest.param([HAVING], {}, "", [], id="no policy wants any"),
         pytest.param([HAVING], {"gpu": RuntimeClass("nvidia")}, "Auto", [], id="another name"),
         pytest.param(
-            [HAVING], {"nvidia": RuntimeClass("nvidia", {"a": "b"})}, "Auto", ["RuntimeClassSelector"], id="a selector"
+            [HAVING],
+            {"nvidia": RuntimeClass("nvidia", Scheduling({"a": "b"}))},
+            "Auto",
+            ["RuntimeClassSelector"],
+            id="a selector",
         ),
     ],
 )

@@ -14,8 +14,9 @@ import httpx
 
 from app.cluster.files import read_knowledge
 from app.intree.api_server import NewPod, api_server_refusals, completed
-from app.kube.admission_objects import ADMISSION_TYPES, AdmissionObjects, read_admission_object
-from app.nodes.reading import read_runtime_class
+from app.kube.admission_objects import ADMISSION_TYPES, AdmissionObjects
+from app.kube.objects import RuntimeClass
+from app.kube.records import read_record
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import eventually
@@ -309,7 +310,7 @@ def put(api: Any, objects: AdmissionObjects, path: str, kind: str, body: Object)
         stored = answer.json()
     metadata = stored["metadata"]
     key = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
-    objects.put(kind, key, read_admission_object(kind, stored))
+    objects.put(kind, key, read_record(ADMISSION_TYPES[kind], stored))
 
 
 def dry_run(plane: ControlPlane, namespace: str, body: Object) -> httpx.Response:
@@ -330,7 +331,7 @@ def caught_up(plane: ControlPlane) -> bool:
 def test_what_the_api_server_refuses_is_what_we_say_and_in_its_words(plane: ControlPlane) -> None:
     labels, objects = build(plane, 22)
     eventually("caches have all objects", lambda: caught_up(plane))
-    classes = {each["metadata"]["name"]: read_runtime_class(each) for each in CLASSES}
+    classes = {each["metadata"]["name"]: read_record(RuntimeClass, each) for each in CLASSES}
     security, rng, differing = read_knowledge().pod_security, random.Random(44), []
     plugins: Counter[str] = Counter()
     for namespace in (name for name in labels if name != "last"):

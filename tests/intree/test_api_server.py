@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 
+from app.cluster.snapshot import fill
 from app.intree.api_server import NewPod, api_server_refusals, completed, counts_for_pods
-from app.kube.admission_objects import AdmissionObjects, read_admission_object
-from app.nodes.reading import RuntimeClass
-from app.values.errors import SnapshotError
+from app.kube.admission_objects import ADMISSION_TYPES, AdmissionObjects
+from app.kube.objects import Overhead, RuntimeClass, Scheduling
+from app.kube.records import read_record
+from app.values.errors import MalformedPod
+from app.world.state import State
 from tests.builders import knowledge
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
-CLASSES = {"kata": RuntimeClass("kata", {"kata": "true"}, ({"key": "kata"},), {"memory": "2Gi"})}
+CLASSES = {"kata": RuntimeClass("kata", Scheduling({"kata": "true"}, ({"key": "kata"},)), Overhead({"memory": "2Gi"}))}
 
 
 def pod(limits: Object | None = None, requests: Object | None = None, **spec: Any) -> Object:
@@ -41,7 +44,7 @@ def known(*documents: Object) -> AdmissionObjects:
     for document in documents:
         metadata = document["metadata"]
         key = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
-        objects.put(document["kind"], key, read_admission_object(document["kind"], document))
+        objects.put(document["kind"], key, read_record(ADMISSION_TYPES[document["kind"]], document))
         objects.listed.add(document["kind"])
     return objects
 
@@ -200,8 +203,11 @@ def test_port_of_a_pod_in_the_network_of_the_host_is_a_port_of_the_host() -> Non
 
 
 def test_odd_object_of_a_snapshot_is_named() -> None:
-    with pytest.raises(SnapshotError, match="ResourceQuota a/q: Expected"):
-        read_admission_object("ResourceQuota", quota({"pods": ["many"]}))
+    with pytest.raises(MalformedPod) as raised:
+        fill(State(knowledge()), [quota({"pods": ["many"]})])
+
+    place = "spec.hard[pods]"
+    assert str(raised.value) == f"ResourceQuota a/q: {place}: got a list, wants an integer or a number or a string"
 
 
 @pytest.mark.parametrize(

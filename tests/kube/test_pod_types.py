@@ -12,7 +12,8 @@ import pytest
 from app.cli.explained_objects import as_pods
 from app.cluster.snapshot import fill, read_snapshot
 from app.explain.pending_pod import explain
-from app.kube.pod_limits import check_types
+from app.kube.pod_limits import POD
+from app.kube.records import read_record
 from app.values.computations import finish
 from app.values.errors import BadInput, MalformedPod, SnapshotError
 from app.world.state import State
@@ -74,13 +75,14 @@ def with_odd(document: Any, place: tuple[Any, ...], odd: Any) -> Any:
         (("spec", "affinity", "podAffinity", REQUIRED, 0, "namespaces"), "n", "got a string, wants a list"),
         (("spec", "nodeSelector"), {"a": 1}, "got an integer, wants a string"),
         (("status", "conditions"), {}, "got an object, wants a list"),
+        (("spec", "affinity", "podAffinity", REQUIRED, 0), None, "got null, wants an object"),
     ],
-    ids=["maxSkew", "matchLabels", "namespaces", "nodeSelector", "conditions"],
+    ids=["maxSkew", "matchLabels", "namespaces", "nodeSelector", "conditions", "null in a list"],
 )
 def test_member_of_another_type_is_named_with_its_place(place: tuple[Any, ...], odd: Any, message: str) -> None:
     """F83."""
     with pytest.raises(MalformedPod) as raised:
-        check_types(with_odd(FULL, place, odd))
+        read_record(POD, with_odd(FULL, place, odd))
 
     said = str(raised.value)
     assert said.endswith(message)
@@ -89,7 +91,7 @@ def test_member_of_another_type_is_named_with_its_place(place: tuple[Any, ...], 
 
 def test_null_is_absent_and_members_that_nobody_reads_may_be_anything() -> None:
     """F83."""
-    check_types({"metadata": {"name": "p", "labels": None}, "spec": {"dnsConfig": [1], "containers": None}})
+    read_record(POD, {"metadata": {"name": "p", "labels": None}, "spec": {"dnsConfig": [1], "containers": None}})
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -143,6 +145,13 @@ def test_error_in_a_snapshot_names_the_object_and_the_place(case: str) -> None:
         fill(State(knowledge()), [node_document("fine"), odd])
 
     assert str(raised.value) == message
+
+
+def test_time_of_a_yaml_file_is_a_text_as_in_json() -> None:
+    """F83."""
+    [node] = read_snapshot("f.yaml", b"kind: Node\nmetadata: {name: n, creationTimestamp: 2026-11-28T01:02:03Z}\n")
+
+    assert node["metadata"]["creationTimestamp"] == "2026-11-28T01:02:03Z"
 
 
 @pytest.mark.parametrize(

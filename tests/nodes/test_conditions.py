@@ -12,9 +12,11 @@ from app.cluster.files import read_knowledge
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.watched_kinds import WatchedKind, core_kinds
 from app.knowledge.dcgm import GPUCondition
-from app.kube.partial_types import PartialNode
+from app.kube.objects import NodeCondition, NodeObject
+from app.kube.records import read_record
 from app.nodes.conditions import LONGEST_CONDITION_TEXT, MOST_CONDITIONS, BadCondition, read_bad_conditions
-from app.values.errors import KnowledgeError
+from app.nodes.reading import read_node
+from app.values.errors import KnowledgeError, MalformedPod
 from app.world.state import State
 from tests.builders import knowledge, node, node_document, policy
 
@@ -25,7 +27,7 @@ IMEX = "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:{} IMEX daemon status is -3 (not RE
 
 def read(*conditions: Any) -> tuple[BadCondition, ...]:
     """Read conditions as the status of a node has them."""
-    return read_bad_conditions({"conditions": list(conditions)}, knowledge())
+    return read_bad_conditions([read_record(NodeCondition, one) for one in conditions], knowledge())
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,32 @@ def test_most_conditions_of_a_node_are_a_bounded_number() -> None:
     assert len(read(*every)) == MOST_CONDITIONS
 
 
+def with_conditions(conditions: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "n"}, "status": {"conditions": conditions}}
+
+
 @pytest.mark.parametrize(
-    "odd", [None, 3, "x", [3], [{}], [{"type": ["x"], "status": "True"}], [{"type": "GPUMissing"}]]
+    "conditions", [None, [{}], [{"type": "GPUMissing"}], [{"type": "GPUMissing", "status": "False", "reason": None}]]
 )
-def test_conditions_of_another_shape_are_left_out(odd: Any) -> None:
-    """F72, F125: a snapshot may have anything."""
-    assert read_bad_conditions({"conditions": odd}, knowledge()) == ()
+def test_condition_without_a_status_reports_nothing(conditions: Any) -> None:
+    """F72, F125: a snapshot may leave out or write null for what is not known."""
+    assert read_node(with_conditions(conditions), knowledge()).conditions == ()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "problem"),
+    [
+        (3, "status.conditions: got an integer, wants a list"),
+        ([3], "status.conditions[0]: got an integer, wants an object"),
+        ([{"type": ["x"]}], "status.conditions[0].type: got a list, wants a string"),
+    ],
+)
+def test_conditions_of_another_shape_are_named(conditions: Any, problem: str) -> None:
+    """F72, F125."""
+    with pytest.raises(MalformedPod) as raised:
+        read_node(with_conditions(conditions), knowledge())
+
+    assert str(raised.value) == problem
 
 
 @pytest.mark.parametrize(
@@ -146,7 +168,7 @@ def watched(tmp_path: Path) -> tuple[State, WatchedKind[Any]]:
 
 def event(kind: WatchedKind[Any], document: dict[str, Any]) -> None:
     """Decode a node as the watch does, and put it."""
-    fact = kind.read(msgspec.json.decode(json.dumps(document), type=PartialNode))
+    fact = kind.read(msgspec.json.decode(json.dumps(document), type=NodeObject))
     kind.put(document["metadata"]["name"], "", fact)
 
 
@@ -206,7 +228,7 @@ def test_condition_that_turns_bad_and_good_again_changes_the_node(tmp_path: Path
 )
 def test_name_that_no_row_has_is_guessed_and_never_enforced(kind: str, status: str, guessed: bool) -> None:
     """F72: NVIDIA/gpu-operator issue 2137, people write checks of their own with node-problem-detector."""
-    bad = read_bad_conditions({"conditions": [{"type": kind, "status": status}]}, knowledge())
+    bad = read({"type": kind, "status": status})
 
     assert [(one.severity, one.publisher) for one in bad] == [(GPUCondition.Ailing, "")] * guessed
 

@@ -206,12 +206,13 @@ def test_nodes_of_one_make_are_of_one_class() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({}, "metadata.name: got nothing, wants the node's name"),
+        ({}, "metadata: got none, wants one"),
+        ({"metadata": {}}, "metadata.name: got nothing, wants the node's name"),
         ({"metadata": {"name": "n", "labels": {"a": 1}}}, "metadata.labels[a]: got an integer, wants a string"),
         ({"metadata": {"name": "n"}, "spec": {"taints": [1]}}, "spec.taints[0]: got an integer, wants an object"),
         ({"metadata": {"name": "n"}, "status": {"allocatable": []}}, "status.allocatable: got a list, wants an object"),
     ],
-    ids=["no name", "label", "taint", "allocatable"],
+    ids=["no metadata", "no name", "label", "taint", "allocatable"],
 )
 def test_wrong_shape_is_named_by_its_path(document: dict[str, Any], message: str) -> None:
     with pytest.raises(MalformedPod) as raised:

@@ -4,12 +4,10 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.doctor.fleet_checks import ExaminedFleet, examine
 from app.explain.gpu_inventory import inventory_key, take_inventory
-from app.kube.partial_types import NodeAnnotations, PartialNode
 from app.nodes.model import Node, Sharing
 from app.nodes.reading import read_node
 from app.nodes.sharing import COUNT_UNKNOWN, LONGEST_REGISTRATION, count_registered_gpus
@@ -209,18 +207,6 @@ def test_vgpu_of_hami_is_a_share_of_a_gpu_of_its_own(
 ) -> None:
     """F67: HAMi gives a container as many GPUs as it requests vGPUs (its pkg/device/nvidia/device.go, Fit)."""
     assert expected == code(demand(pod(gpus(amount), annotations=annotations)), hami(DEVICES))
-
-
-def test_annotation_of_hami_is_among_what_is_decoded_of_a_node() -> None:
-    """Watches and full-node mode decode only the members that decide, so the table's annotations must be among them."""
-    document = node_document(product=A100, offers={GPU: 80}, capacity={GPU: 80})
-    document["metadata"]["annotations"] = {REGISTER: DEVICES, "other": "x"}
-
-    decoded = msgspec.json.decode(json.dumps(document), type=PartialNode)
-
-    assert decoded["metadata"]["annotations"] == {REGISTER: DEVICES}
-    assert read_node(decoded, knowledge()).node_class.sharing is Sharing.HAMi
-    assert set(knowledge().clouds.sharing_annotations) == set(NodeAnnotations.__annotations__)
 
 
 @pytest.mark.parametrize(
