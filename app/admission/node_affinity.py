@@ -130,7 +130,7 @@ def add_affinity(review: ReviewedPod) -> Iterator[PodChange]:
 def _warn_of_platform(review: ReviewedPod, terms: Terms) -> Iterator[PodChange]:
     """Warn of a policy's node selector by keys for which the platform of all nodes refuses a pod.
 
-    Needs that are left out of the affinity for this reason are told.
+    It names the needs that are left out of the affinity for this reason.
     """
     allowed = review.context.world.fleet.selectable
     if terms.left_out:

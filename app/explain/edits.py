@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.world.rulings import RulingCache
 from app.admission.json_patch import Operation
 from app.explain.funnel import Objection
 from app.explain.survey import NodeJudge, ScheduledPod, read_scheduled_pod
@@ -100,7 +101,7 @@ def judge_edited(
     policies = snapshot.policies
     for edit in edits:
         policies = edit.policies(policies) if edit.policies else policies
-    with_policies = replace(snapshot, policies=policies)
+    with_policies = replace(snapshot, policies=policies, rulings=RulingCache())  # an edited set keeps its hash
     scheduled_pod = read_scheduled_pod(edited(document, edits), with_policies, admit=True)
     return NodeJudge(scheduled_pod, snapshot.used, constraints_of(scheduled_pod))
 

@@ -124,11 +124,9 @@ def _got_and_wanted(value: Any, node: Schema, literal: str | None, knowledge: Kn
 
 
 def similar_choice(value: Any, choices: Sequence[str]) -> str | None:
-    """Guess which of some words a wrong one means, whatever its case; of an unknown version of a group, none."""
+    """Guess which of some words a wrong one means, whatever its case."""
     by_lower = {choice.lower(): choice for choice in choices}
     if not isinstance(value, str) or len(value) > LONGEST_GUESSED_FIELD:
-        return None
-    if "/" in value and any(choice.startswith(f"{value.partition('/')[0]}/") for choice in choices):
         return None
     similar = get_close_matches(value.lower(), by_lower, n=1)
     return by_lower[similar[0]] if similar else None

@@ -10,7 +10,7 @@ MISTAKES: dict[str, tuple[str | bytes, str]] = {
     "field of the spec": (policy("own", "placment: {}"), "did you mean placement?"),
     "field beside the spec": (policy("own", "") + "specs: {}\n", "specs: unknown field"),
     "kind": ("kind: nope", "kind: got the text 'nope', wants GPUPolicy"),
-    "version": (policy("own", "").replace("v1alpha1", "v1"), "wants one of gpu-usher.io/v1alpha1 or"),
+    "version": (policy("own", "").replace("v1alpha1", "v1"), "did you mean gpu-usher.io/v1beta1?"),
     "no name": (policy("own", "").replace("{name: own}", "{}"), "metadata.name: missing, wants text, such as training"),
     "name of another": (policy("base", "priority: 5"), "base is taken by"),
     "tie with another": (policy("own", "priority: 30, admission: {runtimeClassName: other}"), TIED),

@@ -153,7 +153,7 @@ def test_policy_of_a_newer_version_is_named_to_who_starts_a_sample_fleet(tmp_pat
 
     assert done.returncode == 2
     assert "of-tomorrow.yaml:1:" in done.stderr
-    assert "wants one of gpu-usher.io/v1alpha1 or gpu-usher.io/v1beta1" in " ".join(done.stderr.split())
+    assert "did you mean gpu-usher.io/v1beta1?" in " ".join(done.stderr.split())
 
 
 def test_all_files_gone_leaves_the_last_good_policies(tmp_path: Path) -> None:

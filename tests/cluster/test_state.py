@@ -231,6 +231,6 @@ def test_objects_of_the_api_servers_admission_are_read_alike_from_a_watch_and_a_
     assert [kind.needed for kind in kinds] == [False] * len(ADMISSION_KINDS)
     assert watched.admission_objects.by_kind == filled.admission_objects.by_kind
     assert watched.admission_objects.listed == filled.admission_objects.listed == set(ADMISSION_KINDS)
-    copied = world_of(watched, book.current).admission_objects
+    copied = world_of(watched, book.current).copied().admission_objects
     kinds[0].drop("a/q", "uid")
     assert (watched.admission_objects.inside("ResourceQuota", "a"), len(copied.inside("ResourceQuota", "a"))) == ([], 1)
