@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.world.rulings import RulingCache
 from app.admission.json_patch import Operation
 from app.explain.funnel import Objection
 from app.explain.survey import NodeJudge, ScheduledPod, read_scheduled_pod
@@ -20,6 +19,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import UNSHARED, Node, Sharing
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
+from app.world.rulings import RulingCache
 from app.world.world import World
 
 EditedDocument = dict[str, Any]
