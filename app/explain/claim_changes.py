@@ -17,19 +17,16 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_judge import ClaimJudge, reads_of, requests_of
 from app.dra.selectors import ClaimError, NotJudged, SelectorPart
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
-from app.dra.words import ORDERED, condition, failing_parts, gap, name_of, show_value, value_of
+from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_edits import (
     OTHER_CLASS,
     ChangeKind,
     ClaimChange,
     Claims,
-    attribute_path_of,
     of_other_classes,
     of_request,
     repairs_of_pod,
-    repairs_of_request,
     reworded,
-    typed_literal,
 )
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
@@ -43,8 +40,6 @@ NODES_TRIED = 8
 """Nodes for which changes are thought of, of each group of nodes with the same cause."""
 MOST_CLAIM_PROOFS = 200
 """Proofs, about 0.1 ms each on a node with eight devices."""
-REWRITES = frozenset({"rewrite-selector", OTHER_CLASS})
-"""Kinds of changes that fix what kube-scheduler gives up at, whichever node it meets it on."""
 OTHER_VALUES = 3
 """Values of an attribute that are proposed in place of one that no device has."""
 
@@ -67,8 +62,8 @@ def claim_fixes(
         kinds[change.kind] = None
         key = (change.kind, change.text)
         if key not in proven and key not in refuted:
-            # a selector that fails on one node keeps the pod from the others, so that these are asked as well
-            elsewhere = tried if change.kind in REWRITES else ()
+            # a class that fails on one node keeps the pod from the others, so that these are asked as well
+            elsewhere = tried if change.kind == OTHER_CLASS else ()
             serving = (one for one in (node, *elsewhere) if _outcome(judge, change, one) is Outcome.ALLOCATED)
             if (served := next(serving, None)) is not None:
                 proven[key] = change, served.name
@@ -140,8 +135,7 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
             try:
                 stops = list(devices.stops(request))
             except (ClaimError, NotJudged):
-                claims = judge.pod_claims.on(node)
-                yield from repairs_of_request(claims, claim, request, list(devices.devices), judge.cluster.classes)
+                yield from of_other_classes(judge.pod_claims.on(node), claim, request, judge.cluster.classes)
                 return
             index = bottleneck(request, [stop for _, stop in stops])
             if index is not None:
@@ -227,27 +221,30 @@ def _looser(
     single = [(parts[0], device) for device, parts in failing if len(parts) == 1]
     for text in dict.fromkeys(part.text for part, _ in single):
         parts = [part for part, _ in single if part.text == text]
-        for value in _values(parts, missing):
-            new = _with_value(parts[0], value)
-            if new is not None:
-                words = f"ask for {name_of(parts[0].facts[0][0])} {new[1]} instead of {parts[0].comparison}"
-                kind = ChangeKind("loosen-selector", words, 20 + min(0.99, gap(parts[0], value)))
-                yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, new[0]))
+        for comparison, value in _values(parts, missing):
+            new, met = _met_by(comparison, value)
+            words = f"ask for {name_of(comparison.fact)} {met} instead of {comparison}"
+            kind = ChangeKind("loosen-selector", words, 20 + min(0.99, gap(parts[0], value)))
+            yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, new))
         kind = ChangeKind("drop-selector", f"leave out {condition(parts[0])}", 45)
         yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, "true"))
 
 
-def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[object]:
-    """List the values to ask for: of numbers the one that enough devices reach, of others the most frequent."""
+def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[tuple[Comparison, object]]:
+    """List the values to ask for: of numbers the one that enough devices reach, of others the most frequent.
+
+    With each is the comparison that it is for.
+    """
     comparison = parts[0].comparison
     values = [value for value in map(value_of, parts) if value is not None]
     if comparison is None or not values:
         return
     if comparison.operator in (">=", "<=", ">", "<"):
         ordered = sorted(values, key=_sort_key, reverse=comparison.operator in (">=", ">"))
-        yield ordered[min(missing, len(ordered)) - 1]
+        yield comparison, ordered[min(missing, len(ordered)) - 1]
     elif comparison.operator in ("==", "in"):
-        yield from sorted(set(values), key=lambda value: (-values.count(value), str(value)))[:OTHER_VALUES]
+        others = sorted(set(values), key=lambda value: (-values.count(value), str(value)))
+        yield from ((comparison, value) for value in others[:OTHER_VALUES])
 
 
 def _sort_key(value: object) -> tuple[object, ...]:
@@ -256,37 +253,21 @@ def _sort_key(value: object) -> tuple[object, ...]:
     return (value if isinstance(value, int | Fraction) else str(value),)
 
 
-def _with_value(part: SelectorPart, value: object) -> tuple[str, str] | None:
-    """Write a condition with another value: as CEL, and as a person reads it; None where it cannot be rewritten.
+def _met_by(comparison: Comparison, value: object) -> tuple[str, str]:
+    """Write a condition that a value meets: as CEL, and as a person reads it.
 
-    A strict comparison becomes one that the value itself meets.
+    Equality is enough where an order is asked; amounts of equal products are rarely round, so that more of one will do.
     """
-    comparison = part.comparison
-    if comparison is None:
-        return None
-    shown = show_value(value)
-    wanted = comparison.wanted
-    if isinstance(value, Fraction) and comparison.operator == "==":  # amounts of equal products are rarely round
-        return f"{attribute_path_of(comparison.fact)}.compareTo(quantity('{shown}')) >= 0", f">= {shown}"
-    if isinstance(wanted, tuple) and "[" in part.text:
-        start, _, rest = part.text.partition("[")
-        return f"{start}[{shown}]{rest.partition(']')[2]}", f"in [{shown.strip(chr(39))}]"
-    plain = shown.strip("'")
-    old = str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
-    strict = comparison.operator in ("<", ">")
-    if not strict and part.text.count(old) == 1:
-        return part.text.replace(old, plain), f"{comparison.operator} {plain}"
-    return _compared(comparison, value, plain) if comparison.operator in ORDERED else None
-
-
-def _compared(comparison: Comparison, value: object, shown: str) -> tuple[str, str] | None:
-    """Write an ordered comparison from its fact, so that equality is enough."""
-    operator = f"{comparison.operator[0]}="
-    literal = typed_literal(value, shown)
-    path = attribute_path_of(comparison.fact)
-    if literal is not None:
-        return f"{path}.compareTo({literal}) {operator} 0", f"{operator} {shown}"
-    return (f"{path} {operator} {value}", f"{operator} {shown}") if isinstance(value, int) else None
+    amount = isinstance(value, Fraction)
+    operator = "==" if comparison.operator in ("==", "in") else f"{comparison.operator[0]}="
+    operator = ">=" if amount and operator == "==" else operator
+    fact, shown = comparison.fact, show_value(value)
+    domain, _, name = fact.name.partition("/")
+    path = f"device.{fact.group}['{domain}'].{name}" if name else f"device.{fact.group}"
+    words = f"{operator} {shown.strip(chr(39))}"
+    if amount or isinstance(value, SemanticVersion):
+        return f"{path}.compareTo({'quantity' if amount else 'semver'}('{shown}')) {operator} 0", words
+    return f"{path} {operator} {shown}", words
 
 
 def _less_capacity(
