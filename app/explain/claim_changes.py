@@ -20,11 +20,11 @@ from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stag
 from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_edits import (
     OTHER_CLASS,
-    ChangeKind,
+    AskedRequest,
     ClaimChange,
     Claims,
+    asked_by,
     of_other_classes,
-    of_request,
     repairs_of_pod,
     reworded,
 )
@@ -129,26 +129,24 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
         yield from repairs_of_pod(judge.pod_claims)
         return
     devices = NodeDevices(node, judge.cluster, judge.selection)
+    claims = judge.pod_claims.on(node)
     stuck = False
-    for claim in judge.pod_claims.on(node):
-        for request in (request for choices in claim.spec.requests for request in choices):
-            try:
-                stops = list(devices.stops(request))
-            except (ClaimError, NotJudged):
-                yield from of_other_classes(judge.pod_claims.on(node), claim, request, judge.cluster.classes)
-                return
-            index = bottleneck(request, [stop for _, stop in stops])
-            if index is not None:
-                stuck = True
-                yield from _for_request(judge, devices, claim, request, stops, index, judge.pod_claims.on(node))
+    for asked in asked_by(claims):
+        try:
+            stops = list(devices.stops(asked.request))
+        except (ClaimError, NotJudged):
+            yield from of_other_classes(asked, judge.cluster.classes)
+            return
+        index = bottleneck(asked.request, [stop for _, stop in stops])
+        if index is not None:
+            stuck = True
+            yield from _for_request(judge, devices, asked, stops, index)
     if not stuck:
-        claims = judge.pod_claims.on(node)
         yield from _without_constraint(claims)
-        for claim in claims:
-            for request in (request for choices in claim.spec.requests for request in choices):
-                yield from _fewer(claims, claim, request, request.count - 1)
+        for asked in asked_by(claims):
+            yield from _fewer(asked, asked.request.count - 1)
         yield from _freeing(judge, devices)
-    yield from _left_out(judge.pod_claims.on(node), judge.cluster)
+    yield from _left_out(claims, judge.cluster)
 
 
 def _left_out(claims: Claims, cluster: ClusterDevices) -> Iterator[ClaimChange]:
@@ -166,56 +164,43 @@ def _without(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims,
 
 
 def _for_request(
-    judge: ClaimJudge,
-    devices: NodeDevices,
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    stops: Sequence[tuple[Device, int]],
-    index: int,
-    claims: Claims,
+    judge: ClaimJudge, devices: NodeDevices, asked: AskedRequest, stops: Sequence[tuple[Device, int]], index: int
 ) -> Iterator[ClaimChange]:
+    request = asked.request
     stage = stages_of(request)[index]
     stopped = [device for device, stop in stops if stop == index]
     left = sum(stop > index for _, stop in stops)
     after_all = sum(stop == len(stages_of(request)) for _, stop in stops)
     for count in dict.fromkeys((left, after_all)):
-        yield from _fewer(claims, claim, request, count)
+        yield from _fewer(asked, count)
     if stage.kind in (StageKind.CLASS, StageKind.SELECTOR):
-        yield from of_other_classes(claims, claim, request, judge.cluster.classes)
+        yield from of_other_classes(asked, judge.cluster.classes)
     missing = max(1, request.count - left)
     if stage.kind is StageKind.SELECTOR:
-        yield from _looser(claims, claim, request, stage, stopped, missing)
+        yield from _looser(asked, stage, stopped, missing)
     elif stage.kind is StageKind.TAINT:
-        yield from _tolerating(claims, devices, claim, request, stopped)
+        yield from _tolerating(asked, devices, stopped)
     elif stage.kind is StageKind.CAPACITY:
-        yield from _less_capacity(claims, judge, claim, request, stopped, missing)
+        yield from _less_capacity(asked, judge, stopped, missing)
         yield from _freeing(judge, devices)
     elif stage.kind in (StageKind.ALLOCATED, StageKind.COUNTERS):
         yield from _freeing(judge, devices)
 
 
-def _fewer(claims: Claims, claim: ResourceClaim, request: DeviceRequest, count: int) -> Iterator[ClaimChange]:
+def _fewer(asked: AskedRequest, count: int) -> Iterator[ClaimChange]:
     """Ask for as many devices as there are."""
-    asked = "all" if request.mode == ALL else str(request.count)
+    request = asked.request
     if count > 0 and (request.mode == ALL or count < request.count):
-        weight = 30 + (0 if request.mode == ALL else request.count - count)
-        kind = ChangeKind("ask-fewer", f"ask for {count} instead of {asked}", weight)
 
         def fewer(one: DeviceRequest) -> DeviceRequest:
             same = (one.mode, one.count) == (request.mode, request.count)
             return replace(one, mode=EXACT_COUNT, count=count) if same else one
 
-        yield from of_request(claims, claim, request, kind, fewer)
+        text = f"ask for {count} instead of {'all' if request.mode == ALL else request.count}"
+        yield from asked.change("ask-fewer", text, 30 + (0 if request.mode == ALL else request.count - count), fewer)
 
 
-def _looser(
-    claims: Claims,
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    stage: DeviceStage,
-    devices: Sequence[Device],
-    missing: int,
-) -> Iterator[ClaimChange]:
+def _looser(asked: AskedRequest, stage: DeviceStage, devices: Sequence[Device], missing: int) -> Iterator[ClaimChange]:
     """Ask for what devices have in place of one condition that they do not meet, or leave the condition out."""
     failing = [(device, failing_parts(stage.selector, device)) for device in devices]
     single = [(parts[0], device) for device, parts in failing if len(parts) == 1]
@@ -224,10 +209,10 @@ def _looser(
         for comparison, value in _values(parts, missing):
             new, met = _met_by(comparison, value)
             words = f"ask for {name_of(comparison.fact)} {met} instead of {comparison}"
-            kind = ChangeKind("loosen-selector", words, 20 + min(0.99, gap(parts[0], value)))
-            yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, new))
-        kind = ChangeKind("drop-selector", f"leave out {condition(parts[0])}", 45)
-        yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, "true"))
+            weight = 20 + min(0.99, gap(parts[0], value))
+            yield from asked.change("loosen-selector", words, weight, reworded(stage.selector, text, new))
+        words = f"leave out {condition(parts[0])}"
+        yield from asked.change("drop-selector", words, 45, reworded(stage.selector, text, "true"))
 
 
 def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[tuple[Comparison, object]]:
@@ -271,22 +256,17 @@ def _met_by(comparison: Comparison, value: object) -> tuple[str, str]:
 
 
 def _less_capacity(
-    claims: Claims,
-    judge: ClaimJudge,
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    devices: Sequence[Device],
-    missing: int,
+    asked: AskedRequest, judge: ClaimJudge, devices: Sequence[Device], missing: int
 ) -> Iterator[ClaimChange]:
     """Request as much of a capacity as is left of devices, and as their policy allows."""
-    for name, asked in (request.capacity or {}).items():
+    for name, amount in (asked.request.capacity or {}).items():
         lefts = [_left(device, name, judge) for device in devices]
-        ordered = sorted((left for left in lefts if left is not None and 0 < left < asked), reverse=True)
+        ordered = sorted((left for left in lefts if left is not None and 0 < left < amount), reverse=True)
         if ordered:
             left = ordered[min(missing, len(ordered)) - 1]
-            words = f"request capacity {name} {show_value(left)} instead of {show_value(asked)}"
-            kind = ChangeKind("ask-less-capacity", words, 25 + float((asked - left) / asked) * 0.99)
-            yield from of_request(claims, claim, request, kind, partial(_with_capacity, name, asked, left))
+            words = f"request capacity {name} {show_value(left)} instead of {show_value(amount)}"
+            weight = 25 + float((amount - left) / amount) * 0.99
+            yield from asked.change("ask-less-capacity", words, weight, partial(_with_capacity, name, amount, left))
 
 
 def _left(device: Device, name: str, judge: ClaimJudge) -> Fraction | None:
@@ -311,15 +291,13 @@ def _with_capacity(name: str, asked: Fraction, left: Fraction, request: DeviceRe
     return replace(request, capacity={**capacity, name: left}) if capacity.get(name) == asked else request
 
 
-def _tolerating(
-    claims: Claims, devices: NodeDevices, claim: ResourceClaim, request: DeviceRequest, stopped: Sequence[Device]
-) -> Iterator[ClaimChange]:
+def _tolerating(asked: AskedRequest, devices: NodeDevices, stopped: Sequence[Device]) -> Iterator[ClaimChange]:
     """Tolerate a taint of the devices."""
-    taints = dict.fromkeys(devices.taint(request, device) for device in stopped)
+    taints = dict.fromkeys(devices.taint(asked.request, device) for device in stopped)
     for taint in (taint for taint in taints if taint is not None):
-        toleration = DeviceToleration(taint.key, "Equal", taint.value, taint.effect)
-        kind = ChangeKind("tolerate-device-taint", f"tolerate {show_taint(taint)}, if such a device is acceptable", 40)
-        yield from of_request(claims, claim, request, kind, partial(_with_toleration, toleration), taint.key)
+        tolerated = partial(_with_toleration, DeviceToleration(taint.key, "Equal", taint.value, taint.effect))
+        words = f"tolerate {show_taint(taint)}, if such a device is acceptable"
+        yield from asked.change("tolerate-device-taint", words, 40, tolerated, taint.key)
 
 
 def _with_toleration(toleration: DeviceToleration, request: DeviceRequest) -> DeviceRequest:

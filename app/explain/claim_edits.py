@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import NamedTuple
 
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import PodClaims, Repair
@@ -19,14 +18,6 @@ Claims = tuple[ResourceClaim, ...]
 Apply = Callable[[Claims, ClusterDevices], tuple[Claims, ClusterDevices]]
 Alter = Callable[[DeviceRequest], DeviceRequest]
 """Changes one request; a request that the change is not for comes back as it is."""
-
-
-class ChangeKind(NamedTuple):
-    """The kind of a change, its words, and its weight."""
-
-    kind: str
-    text: str
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +35,37 @@ class ClaimChange:
     about: str = ""
 
 
-def of_request(
-    claims: Claims, claim: ResourceClaim, request: DeviceRequest, kind: ChangeKind, alter: Alter, about: str = ""
-) -> Iterator[ClaimChange]:
-    """Change one request; and with it, as another change, all requests of the pod that have the same need.
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """One request of the claims for which a pod has no devices yet."""
 
-    These are of the same DeviceClass, and the change is for them too.
-    """
-    same = [
-        (one.key, other.name)
-        for one in claims
-        for choices in one.spec.requests
-        for other in choices
-        if other.device_class == request.device_class and alter(other) != other
+    claims: Claims
+    claim: ResourceClaim
+    request: DeviceRequest
+
+    def change(self, kind: str, text: str, weight: float, alter: Alter, about: str = "") -> Iterator[ClaimChange]:
+        """Change this request; and with it, as another change, all requests of the pod that have the same need.
+
+        These are of the same DeviceClass, and the change is for them too.
+        """
+        same = [
+            (one.claim.key, one.request.name)
+            for one in asked_by(self.claims)
+            if one.request.device_class == self.request.device_class and alter(one.request) != one.request
+        ]
+        chosen = (self.claim.key, self.request.name)
+        for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
+            names = [name if len(self.claims) < 2 else f"{name} of claim {key}" for key, name in targets]
+            words = f"request{'s' * (len(names) > 1)} {', '.join(names)}: {text}"
+            apply = partial(_altered, frozenset(targets), alter)
+            yield ClaimChange(kind, words, weight + 0.001 * (len(targets) - 1), apply, "claim", about)
+
+
+def asked_by(claims: Claims) -> list[AskedRequest]:
+    """List the requests of claims, with each alternative."""
+    return [
+        AskedRequest(claims, one, request) for one in claims for choices in one.spec.requests for request in choices
     ]
-    chosen = (claim.key, request.name)
-    for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
-        text = f"{_subject(claims, targets)}: {kind.text}"
-        weight = kind.weight + 0.001 * (len(targets) - 1)
-        yield ClaimChange(kind.kind, text, weight, partial(_altered, frozenset(targets), alter), "claim", about)
-
-
-def _subject(claims: Claims, targets: list[tuple[str, str]]) -> str:
-    """Name the requests that change, with their claims where the pod has several."""
-    names = [name if len(claims) < 2 else f"{name} of claim {key}" for key, name in targets]
-    return f"request{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
 def _altered(
@@ -132,14 +129,13 @@ def _repaired(repair: Repair, claims: Claims, cluster: ClusterDevices) -> tuple[
     return (claims if repair.adds is None else (*claims, repair.adds)), cluster
 
 
-def of_other_classes(
-    claims: Claims, claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass]
-) -> Iterator[ClaimChange]:
+def of_other_classes(asked: AskedRequest, classes: Mapping[str, DeviceClass]) -> Iterator[ClaimChange]:
     """Propose another DeviceClass that keeps all conditions: of a similar name, where there is none of that name."""
-    if request.device_class in classes and not request.selectors:
+    wanted = asked.request.device_class
+    if wanted in classes and not asked.request.selectors:
         return
-    close = get_close_matches(request.device_class, classes, MOST_CLASSES)
-    others = close if close and request.device_class not in classes else sorted(classes)
-    for name in [name for name in others if name != request.device_class][:MOST_CLASSES]:
-        kind = ChangeKind(OTHER_CLASS, f"ask for DeviceClass {name} instead of {request.device_class}", 15)
-        yield from of_request(claims, claim, request, kind, partial(replace, device_class=name))
+    close = get_close_matches(wanted, classes, MOST_CLASSES)
+    others = close if close and wanted not in classes else sorted(classes)
+    for name in [name for name in others if name != wanted][:MOST_CLASSES]:
+        text = f"ask for DeviceClass {name} instead of {wanted}"
+        yield from asked.change(OTHER_CLASS, text, 15, partial(replace, device_class=name))
