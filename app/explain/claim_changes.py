@@ -25,7 +25,6 @@ from app.explain.claim_edits import (
     Claims,
     asked_by,
     of_other_classes,
-    repairs_of_pod,
     reworded,
 )
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
@@ -125,8 +124,10 @@ def _outcome(judge: ClaimJudge, change: ClaimChange, node: Node) -> Outcome:
 
 def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
     """Propose changes for each request that is stuck on a node, and for constraints where none is by itself."""
-    if judge.pod_claims.obstacles:
-        yield from repairs_of_pod(judge.pod_claims)
+    if obstacles := judge.pod_claims.obstacles:
+        for repair in obstacles[0].repairs if len(obstacles) == 1 else ():
+            added = () if repair.adds is None else (repair.adds,)
+            yield ClaimChange(repair.kind, repair.text, 5, partial(_with, added), repair.of)
         return
     devices = NodeDevices(node, judge.cluster, judge.selection)
     claims = judge.pod_claims.on(node)
@@ -159,8 +160,12 @@ def _left_out(claims: Claims, cluster: ClusterDevices) -> Iterator[ClaimChange]:
             yield ClaimChange("drop-claim", text, 60, partial(_without, claim.key), "pod")
 
 
-def _without(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return tuple(claim for claim in claims if claim.key != key), cluster
+def _with(added: Claims, claims: Claims) -> Claims:
+    return (*claims, *added)
+
+
+def _without(key: str, claims: Claims) -> Claims:
+    return tuple(claim for claim in claims if claim.key != key)
 
 
 def _for_request(
@@ -210,9 +215,9 @@ def _looser(asked: AskedRequest, stage: DeviceStage, devices: Sequence[Device], 
             new, met = _met_by(comparison, value)
             words = f"ask for {name_of(comparison.fact)} {met} instead of {comparison}"
             weight = 20 + min(0.99, gap(parts[0], value))
-            yield from asked.change("loosen-selector", words, weight, reworded(stage.selector, text, new))
+            yield from asked.change("loosen-selector", words, weight, partial(reworded, stage.selector, text, new))
         words = f"leave out {condition(parts[0])}"
-        yield from asked.change("drop-selector", words, 45, reworded(stage.selector, text, "true"))
+        yield from asked.change("drop-selector", words, 45, partial(reworded, stage.selector, text, "true"))
 
 
 def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[tuple[Comparison, object]]:
@@ -317,11 +322,7 @@ def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
         if (claim := judge.cluster.allocated.claim(key)) is not None and claim.deleted:
             gone = " and ".join(f"{kind} {name}" for kind, name in claim.reserved_for)
             text = f"take {gone}, if gone, out of reservedFor of claim {key}, which is being deleted and has {names}"
-        yield ClaimChange("free-devices", text, 50 + len(held), partial(_without_claim, key), "fleet")
-
-
-def _without_claim(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return claims, replace(cluster, allocated=cluster.allocated.without([key]))
+        yield ClaimChange("free-devices", text, 50 + len(held), of="fleet", frees=key)
 
 
 def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
@@ -335,5 +336,5 @@ def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
             yield ClaimChange("drop-constraint", text, 35, partial(_with_claim, changed))
 
 
-def _with_claim(changed: ResourceClaim, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return tuple(changed if one.key == changed.key else one for one in claims), cluster
+def _with_claim(changed: ResourceClaim, claims: Claims) -> Claims:
+    return tuple(changed if one.key == changed.key else one for one in claims)

@@ -10,12 +10,10 @@ from difflib import get_close_matches
 from functools import partial
 
 from app.dra.cluster_devices import ClusterDevices
-from app.dra.pod_claims import PodClaims, Repair
 from app.kube.device_classes import DeviceClass
 from app.kube.resource_claims import DeviceRequest, ResourceClaim
 
 Claims = tuple[ResourceClaim, ...]
-Apply = Callable[[Claims, ClusterDevices], tuple[Claims, ClusterDevices]]
 Alter = Callable[[DeviceRequest], DeviceRequest]
 """Changes one request; a request that the change is not for comes back as it is."""
 
@@ -24,15 +22,23 @@ Alter = Callable[[DeviceRequest], DeviceRequest]
 class ClaimChange:
     """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim, pod or fleet.
 
-    `about` is the key of the taint that it tolerates.
+    `alter` changes the claims, and `frees` is the key of an allocated claim that it deletes. `about` is the key of the
+    taint that it tolerates.
     """
 
     kind: str
     text: str
     weight: float
-    apply: Apply
+    alter: Callable[[Claims], Claims] = tuple
     of: str = "claim"
     about: str = ""
+    frees: str = ""
+
+    def apply(self, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        """Change the claims of a pod, or what is allocated."""
+        if self.frees:
+            cluster = replace(cluster, allocated=cluster.allocated.without([self.frees]))
+        return self.alter(claims), cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +74,18 @@ def asked_by(claims: Claims) -> list[AskedRequest]:
     ]
 
 
-def _altered(
-    targets: Collection[tuple[str, str]], alter: Alter, claims: Claims, cluster: ClusterDevices
-) -> tuple[Claims, ClusterDevices]:
-    return tuple(_with_requests(claim, targets, alter) for claim in claims), cluster
+def _altered(targets: Collection[tuple[str, str]], alter: Alter, claims: Claims) -> Claims:
+    def requests(claim: ResourceClaim) -> Iterator[tuple[DeviceRequest, ...]]:
+        for choices in claim.spec.requests:
+            yield tuple(alter(one) if (claim.key, one.name) in targets else one for one in choices)
+
+    return tuple(replace(claim, spec=replace(claim.spec, requests=tuple(requests(claim)))) for claim in claims)
 
 
-def _with_requests(claim: ResourceClaim, targets: Collection[tuple[str, str]], alter: Alter) -> ResourceClaim:
-    requests = tuple(
-        tuple(alter(one) if (claim.key, one.name) in targets else one for one in choices)
-        for choices in claim.spec.requests
-    )
-    return replace(claim, spec=replace(claim.spec, requests=requests))
-
-
-def reworded(selector: str, old: str, new: str) -> Alter:
-    """Write one condition of a selector anew, in each request that has this selector."""
-
-    def alter(request: DeviceRequest) -> DeviceRequest:
-        selectors = tuple(
-            " ".join(expression.split()).replace(old, new, 1) if expression == selector else expression
-            for expression in request.selectors
-        )
-        return replace(request, selectors=selectors)
-
-    return alter
+def reworded(selector: str, old: str, new: str, request: DeviceRequest) -> DeviceRequest:
+    """Write one condition of a selector anew, in a request that has this selector."""
+    changed = " ".join(selector.split()).replace(old, new, 1)
+    return replace(request, selectors=tuple(changed if one == selector else one for one in request.selectors))
 
 
 CLAIM_KINDS: Mapping[str, str] = {
@@ -116,17 +109,6 @@ MOST_CLASSES = 3
 """Other DeviceClasses that are tried for one request."""
 OTHER_CLASS = "change-class"
 """The kind of a change that asks for another DeviceClass, the devices of which other nodes may have."""
-
-
-def repairs_of_pod(claims: PodClaims) -> Iterator[ClaimChange]:
-    """Propose what removes the one obstacle that is in the way of the pod; nothing where there are several."""
-    if len(claims.obstacles) == 1:
-        for repair in claims.obstacles[0].repairs:
-            yield ClaimChange(repair.kind, repair.text, 5, partial(_repaired, repair), repair.of)
-
-
-def _repaired(repair: Repair, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return (claims if repair.adds is None else (*claims, repair.adds)), cluster
 
 
 def of_other_classes(asked: AskedRequest, classes: Mapping[str, DeviceClass]) -> Iterator[ClaimChange]:
