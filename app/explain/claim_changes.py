@@ -5,8 +5,9 @@ Each change is proven by the allocator on a node that has nothing else against t
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
 from itertools import islice
@@ -18,18 +19,10 @@ from app.dra.pod_judge import ClaimJudge, reads_of, requests_of
 from app.dra.selectors import ClaimError, NotJudged, SelectorPart
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
 from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
-from app.explain.claim_edits import (
-    OTHER_CLASS,
-    AskedRequest,
-    ClaimChange,
-    Claims,
-    asked_by,
-    of_other_classes,
-    reworded,
-)
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
+from app.kube.device_classes import DeviceClass
 from app.kube.device_facts import GPU_DRIVER
 from app.kube.devices import Device, SemanticVersion
 from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, ResourceClaim
@@ -41,6 +34,99 @@ MOST_CLAIM_PROOFS = 200
 """Proofs, about 0.1 ms each on a node with eight devices."""
 OTHER_VALUES = 3
 """Values of an attribute that are proposed in place of one that no device has."""
+MOST_CLASSES = 3
+"""Other DeviceClasses that are tried for one request."""
+OTHER_CLASS = "change-class"
+"""The kind of a change that asks for another DeviceClass, the devices of which other nodes may have."""
+CLAIM_KINDS: Mapping[str, str] = {
+    "change-class": "another DeviceClass",
+    "loosen-selector": "a looser condition",
+    "drop-selector": "one condition less",
+    "ask-fewer": "fewer devices",
+    "ask-less-capacity": "less capacity",
+    "tolerate-device-taint": "a toleration of a device taint",
+    "drop-constraint": "no constraint",
+    "drop-claim": "no claim of another device",
+    "free-devices": "ending pods",
+    "name-claim": "another claim",
+    "create-template": "a new template",
+    "label-namespace": "a label of the namespace",
+}
+"""Each kind of change, and what an explanation calls it where none of its kind helps."""
+
+Claims = tuple[ResourceClaim, ...]
+Alter = Callable[[DeviceRequest], DeviceRequest]
+"""Changes one request; a request that the change is not for comes back as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChange:
+    """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim, pod or fleet.
+
+    `alter` changes the claims, and `frees` is the key of an allocated claim that it deletes. `about` is the key of the
+    taint that it tolerates.
+    """
+
+    kind: str
+    text: str
+    weight: float
+    alter: Callable[[Claims], Claims] = tuple
+    of: str = "claim"
+    about: str = ""
+    frees: str = ""
+
+    def apply(self, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        """Change the claims of a pod, or what is allocated."""
+        if self.frees:
+            cluster = replace(cluster, allocated=cluster.allocated.without([self.frees]))
+        return self.alter(claims), cluster
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """One request of the claims for which a pod has no devices yet."""
+
+    claims: Claims
+    claim: ResourceClaim
+    request: DeviceRequest
+
+    def change(self, kind: str, text: str, weight: float, alter: Alter, about: str = "") -> Iterator[ClaimChange]:
+        """Change this request; and with it, as another change, all requests of the pod that have the same need.
+
+        These are of the same DeviceClass, and the change is for them too.
+        """
+        same = [
+            (one.claim.key, one.request.name)
+            for one in _asked_by(self.claims)
+            if one.request.device_class == self.request.device_class and alter(one.request) != one.request
+        ]
+        chosen = (self.claim.key, self.request.name)
+        for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
+            names = [name if len(self.claims) < 2 else f"{name} of claim {key}" for key, name in targets]
+            words = f"request{'s' * (len(names) > 1)} {', '.join(names)}: {text}"
+            apply = partial(_altered, frozenset(targets), alter)
+            yield ClaimChange(kind, words, weight + 0.001 * (len(targets) - 1), apply, "claim", about)
+
+
+def _asked_by(claims: Claims) -> list[AskedRequest]:
+    """List the requests of claims, with each alternative."""
+    return [
+        AskedRequest(claims, one, request) for one in claims for choices in one.spec.requests for request in choices
+    ]
+
+
+def _altered(targets: Collection[tuple[str, str]], alter: Alter, claims: Claims) -> Claims:
+    def requests(claim: ResourceClaim) -> Iterator[tuple[DeviceRequest, ...]]:
+        for choices in claim.spec.requests:
+            yield tuple(alter(one) if (claim.key, one.name) in targets else one for one in choices)
+
+    return tuple(replace(claim, spec=replace(claim.spec, requests=tuple(requests(claim)))) for claim in claims)
+
+
+def _reworded(selector: str, old: str, new: str, request: DeviceRequest) -> DeviceRequest:
+    """Write one condition of a selector anew, in a request that has this selector."""
+    changed = " ".join(selector.split()).replace(old, new, 1)
+    return replace(request, selectors=tuple(changed if one == selector else one for one in request.selectors))
 
 
 def claim_fixes(
@@ -132,11 +218,11 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
     devices = NodeDevices(node, judge.cluster, judge.selection)
     claims = judge.pod_claims.on(node)
     stuck = False
-    for asked in asked_by(claims):
+    for asked in _asked_by(claims):
         try:
             stops = list(devices.stops(asked.request))
         except (ClaimError, NotJudged):
-            yield from of_other_classes(asked, judge.cluster.classes)
+            yield from _of_other_classes(asked, judge.cluster.classes)
             return
         index = bottleneck(asked.request, [stop for _, stop in stops])
         if index is not None:
@@ -144,7 +230,7 @@ def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
             yield from _for_request(judge, devices, asked, stops, index)
     if not stuck:
         yield from _without_constraint(claims)
-        for asked in asked_by(claims):
+        for asked in _asked_by(claims):
             yield from _fewer(asked, asked.request.count - 1)
         yield from _freeing(judge, devices)
     yield from _left_out(claims, judge.cluster)
@@ -179,7 +265,7 @@ def _for_request(
     for count in dict.fromkeys((left, after_all)):
         yield from _fewer(asked, count)
     if stage.kind in (StageKind.CLASS, StageKind.SELECTOR):
-        yield from of_other_classes(asked, judge.cluster.classes)
+        yield from _of_other_classes(asked, judge.cluster.classes)
     missing = max(1, request.count - left)
     if stage.kind is StageKind.SELECTOR:
         yield from _looser(asked, stage, stopped, missing)
@@ -190,6 +276,18 @@ def _for_request(
         yield from _freeing(judge, devices)
     elif stage.kind in (StageKind.ALLOCATED, StageKind.COUNTERS):
         yield from _freeing(judge, devices)
+
+
+def _of_other_classes(asked: AskedRequest, classes: Mapping[str, DeviceClass]) -> Iterator[ClaimChange]:
+    """Propose another DeviceClass that keeps all conditions: of a similar name, where there is none of that name."""
+    wanted = asked.request.device_class
+    if wanted in classes and not asked.request.selectors:
+        return
+    close = get_close_matches(wanted, classes, MOST_CLASSES)
+    others = close if close and wanted not in classes else sorted(classes)
+    for name in [name for name in others if name != wanted][:MOST_CLASSES]:
+        text = f"ask for DeviceClass {name} instead of {wanted}"
+        yield from asked.change(OTHER_CLASS, text, 15, partial(replace, device_class=name))
 
 
 def _fewer(asked: AskedRequest, count: int) -> Iterator[ClaimChange]:
@@ -215,9 +313,9 @@ def _looser(asked: AskedRequest, stage: DeviceStage, devices: Sequence[Device], 
             new, met = _met_by(comparison, value)
             words = f"ask for {name_of(comparison.fact)} {met} instead of {comparison}"
             weight = 20 + min(0.99, gap(parts[0], value))
-            yield from asked.change("loosen-selector", words, weight, partial(reworded, stage.selector, text, new))
+            yield from asked.change("loosen-selector", words, weight, partial(_reworded, stage.selector, text, new))
         words = f"leave out {condition(parts[0])}"
-        yield from asked.change("drop-selector", words, 45, partial(reworded, stage.selector, text, "true"))
+        yield from asked.change("drop-selector", words, 45, partial(_reworded, stage.selector, text, "true"))
 
 
 def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[tuple[Comparison, object]]:
