@@ -91,9 +91,6 @@ def show_value(value: object) -> str:
     return value.text if isinstance(value, SemanticVersion) else show(value)
 
 
-ORDERED = ("==", "!=", "<", "<=", ">", ">=")
-
-
 def plain_error(error: ClaimError) -> str:
     """Say what is wrong with a claim; no device is named, so that devices with the same fault have the same words."""
     if not error.expression:
@@ -120,15 +117,12 @@ def _failure(part: SelectorPart, device: Device) -> str:
     """Say why a condition fails on a device."""
     missing = next((read for read, value in part.facts if value is None and read.name), None)
     if missing is not None:
-        return f"a selector reads {full_name(missing)}, which some devices of driver {device.driver} do not have"
+        fact = f"{'capacity' if missing.group == 'capacity' else 'attribute'} {missing.name}"
+        lacking = f"which some devices of driver {device.driver} do not have"
+        return f"a selector reads {fact}, {lacking}; check its name, or test has() before it is read"
     comparison = part.comparison
     mismatch = _mismatch(comparison, value_of(part)) if comparison is not None else ""
     return f"a selector fails, as {mismatch or part.judgement.error}"
-
-
-def full_name(read: Read) -> str:
-    """Name a fact with its domain and with what kind of fact it is."""
-    return f"{'capacity' if read.group == 'capacity' else 'attribute'} {read.name}"
 
 
 def _mismatch(comparison: Comparison, value: object) -> str:
@@ -138,7 +132,7 @@ def _mismatch(comparison: Comparison, value: object) -> str:
     if isinstance(value, SemanticVersion):
         if isinstance(wanted, str) and not is_semver(wanted):
             return f"'{wanted}' is no semantic version, which is three numbers without leading zeros"
-        return f"{name} is a version and is compared with {written}"
+        return f"{name} is a version and is compared with {written}; versions are compared by compareTo(semver(…))"
     if isinstance(value, Fraction):
-        return f"{name} is a quantity and is compared with {written}"
+        return f"{name} is a quantity and is compared with {written}; quantities are compared by compareTo(quantity(…))"
     return ""

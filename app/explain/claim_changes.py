@@ -5,8 +5,9 @@ Each change is proven by the allocator on a node that has nothing else against t
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
 from itertools import islice
@@ -17,23 +18,11 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_judge import ClaimJudge, reads_of, requests_of
 from app.dra.selectors import ClaimError, NotJudged, SelectorPart
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
-from app.dra.words import ORDERED, condition, failing_parts, gap, name_of, show_value, value_of
-from app.explain.claim_edits import (
-    OTHER_CLASS,
-    ChangeKind,
-    ClaimChange,
-    Claims,
-    attribute_path_of,
-    of_other_classes,
-    of_request,
-    repairs_of_pod,
-    repairs_of_request,
-    reworded,
-    typed_literal,
-)
+from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
 from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
+from app.kube.device_classes import DeviceClass
 from app.kube.device_facts import GPU_DRIVER
 from app.kube.devices import Device, SemanticVersion
 from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, ResourceClaim
@@ -43,10 +32,101 @@ NODES_TRIED = 8
 """Nodes for which changes are thought of, of each group of nodes with the same cause."""
 MOST_CLAIM_PROOFS = 200
 """Proofs, about 0.1 ms each on a node with eight devices."""
-REWRITES = frozenset({"rewrite-selector", OTHER_CLASS})
-"""Kinds of changes that fix what kube-scheduler gives up at, whichever node it meets it on."""
 OTHER_VALUES = 3
 """Values of an attribute that are proposed in place of one that no device has."""
+MOST_CLASSES = 3
+"""Other DeviceClasses that are tried for one request."""
+OTHER_CLASS = "change-class"
+"""The kind of a change that asks for another DeviceClass, the devices of which other nodes may have."""
+CLAIM_KINDS: Mapping[str, str] = {
+    "change-class": "another DeviceClass",
+    "loosen-selector": "a looser condition",
+    "drop-selector": "one condition less",
+    "ask-fewer": "fewer devices",
+    "ask-less-capacity": "less capacity",
+    "tolerate-device-taint": "a toleration of a device taint",
+    "drop-constraint": "no constraint",
+    "drop-claim": "no claim of another device",
+    "free-devices": "ending pods",
+    "name-claim": "another claim",
+    "create-template": "a new template",
+    "label-namespace": "a label of the namespace",
+}
+"""Each kind of change, and what an explanation calls it where none of its kind helps."""
+
+Claims = tuple[ResourceClaim, ...]
+Alter = Callable[[DeviceRequest], DeviceRequest]
+"""Changes one request; a request that the change is not for comes back as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChange:
+    """One change; `weight` orders changes, the smallest first. `of` is what it changes: claim, pod or fleet.
+
+    `alter` changes the claims, and `frees` is the key of an allocated claim that it deletes. `about` is the key of the
+    taint that it tolerates.
+    """
+
+    kind: str
+    text: str
+    weight: float
+    alter: Callable[[Claims], Claims] = tuple
+    of: str = "claim"
+    about: str = ""
+    frees: str = ""
+
+    def apply(self, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
+        """Change the claims of a pod, or what is allocated."""
+        if self.frees:
+            cluster = replace(cluster, allocated=cluster.allocated.without([self.frees]))
+        return self.alter(claims), cluster
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """One request of the claims for which a pod has no devices yet."""
+
+    claims: Claims
+    claim: ResourceClaim
+    request: DeviceRequest
+
+    def change(self, kind: str, text: str, weight: float, alter: Alter, about: str = "") -> Iterator[ClaimChange]:
+        """Change this request; and with it, as another change, all requests of the pod that have the same need.
+
+        These are of the same DeviceClass, and the change is for them too.
+        """
+        same = [
+            (one.claim.key, one.request.name)
+            for one in _asked_by(self.claims)
+            if one.request.device_class == self.request.device_class and alter(one.request) != one.request
+        ]
+        chosen = (self.claim.key, self.request.name)
+        for targets in ([chosen], same) if len(same) > 1 else ([chosen],):
+            names = [name if len(self.claims) < 2 else f"{name} of claim {key}" for key, name in targets]
+            words = f"request{'s' * (len(names) > 1)} {', '.join(names)}: {text}"
+            apply = partial(_altered, frozenset(targets), alter)
+            yield ClaimChange(kind, words, weight + 0.001 * (len(targets) - 1), apply, "claim", about)
+
+
+def _asked_by(claims: Claims) -> list[AskedRequest]:
+    """List the requests of claims, with each alternative."""
+    return [
+        AskedRequest(claims, one, request) for one in claims for choices in one.spec.requests for request in choices
+    ]
+
+
+def _altered(targets: Collection[tuple[str, str]], alter: Alter, claims: Claims) -> Claims:
+    def requests(claim: ResourceClaim) -> Iterator[tuple[DeviceRequest, ...]]:
+        for choices in claim.spec.requests:
+            yield tuple(alter(one) if (claim.key, one.name) in targets else one for one in choices)
+
+    return tuple(replace(claim, spec=replace(claim.spec, requests=tuple(requests(claim)))) for claim in claims)
+
+
+def _reworded(selector: str, old: str, new: str, request: DeviceRequest) -> DeviceRequest:
+    """Write one condition of a selector anew, in a request that has this selector."""
+    changed = " ".join(selector.split()).replace(old, new, 1)
+    return replace(request, selectors=tuple(changed if one == selector else one for one in request.selectors))
 
 
 def claim_fixes(
@@ -67,8 +147,8 @@ def claim_fixes(
         kinds[change.kind] = None
         key = (change.kind, change.text)
         if key not in proven and key not in refuted:
-            # a selector that fails on one node keeps the pod from the others, so that these are asked as well
-            elsewhere = tried if change.kind in REWRITES else ()
+            # a class that fails on one node keeps the pod from the others, so that these are asked as well
+            elsewhere = tried if change.kind == OTHER_CLASS else ()
             serving = (one for one in (node, *elsewhere) if _outcome(judge, change, one) is Outcome.ALLOCATED)
             if (served := next(serving, None)) is not None:
                 proven[key] = change, served.name
@@ -130,31 +210,30 @@ def _outcome(judge: ClaimJudge, change: ClaimChange, node: Node) -> Outcome:
 
 def _proposals(judge: ClaimJudge, node: Node) -> Iterator[ClaimChange]:
     """Propose changes for each request that is stuck on a node, and for constraints where none is by itself."""
-    if judge.pod_claims.obstacles:
-        yield from repairs_of_pod(judge.pod_claims)
+    if obstacles := judge.pod_claims.obstacles:
+        for repair in obstacles[0].repairs if len(obstacles) == 1 else ():
+            added = () if repair.adds is None else (repair.adds,)
+            yield ClaimChange(repair.kind, repair.text, 5, partial(_with, added), repair.of)
         return
     devices = NodeDevices(node, judge.cluster, judge.selection)
+    claims = judge.pod_claims.on(node)
     stuck = False
-    for claim in judge.pod_claims.on(node):
-        for request in (request for choices in claim.spec.requests for request in choices):
-            try:
-                stops = list(devices.stops(request))
-            except (ClaimError, NotJudged):
-                claims = judge.pod_claims.on(node)
-                yield from repairs_of_request(claims, claim, request, list(devices.devices), judge.cluster.classes)
-                return
-            index = bottleneck(request, [stop for _, stop in stops])
-            if index is not None:
-                stuck = True
-                yield from _for_request(judge, devices, claim, request, stops, index, judge.pod_claims.on(node))
+    for asked in _asked_by(claims):
+        try:
+            stops = list(devices.stops(asked.request))
+        except (ClaimError, NotJudged):
+            yield from _of_other_classes(asked, judge.cluster.classes)
+            return
+        index = bottleneck(asked.request, [stop for _, stop in stops])
+        if index is not None:
+            stuck = True
+            yield from _for_request(judge, devices, asked, stops, index)
     if not stuck:
-        claims = judge.pod_claims.on(node)
         yield from _without_constraint(claims)
-        for claim in claims:
-            for request in (request for choices in claim.spec.requests for request in choices):
-                yield from _fewer(claims, claim, request, request.count - 1)
+        for asked in _asked_by(claims):
+            yield from _fewer(asked, asked.request.count - 1)
         yield from _freeing(judge, devices)
-    yield from _left_out(judge.pod_claims.on(node), judge.cluster)
+    yield from _left_out(claims, judge.cluster)
 
 
 def _left_out(claims: Claims, cluster: ClusterDevices) -> Iterator[ClaimChange]:
@@ -167,87 +246,93 @@ def _left_out(claims: Claims, cluster: ClusterDevices) -> Iterator[ClaimChange]:
             yield ClaimChange("drop-claim", text, 60, partial(_without, claim.key), "pod")
 
 
-def _without(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return tuple(claim for claim in claims if claim.key != key), cluster
+def _with(added: Claims, claims: Claims) -> Claims:
+    return (*claims, *added)
+
+
+def _without(key: str, claims: Claims) -> Claims:
+    return tuple(claim for claim in claims if claim.key != key)
 
 
 def _for_request(
-    judge: ClaimJudge,
-    devices: NodeDevices,
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    stops: Sequence[tuple[Device, int]],
-    index: int,
-    claims: Claims,
+    judge: ClaimJudge, devices: NodeDevices, asked: AskedRequest, stops: Sequence[tuple[Device, int]], index: int
 ) -> Iterator[ClaimChange]:
+    request = asked.request
     stage = stages_of(request)[index]
     stopped = [device for device, stop in stops if stop == index]
     left = sum(stop > index for _, stop in stops)
     after_all = sum(stop == len(stages_of(request)) for _, stop in stops)
     for count in dict.fromkeys((left, after_all)):
-        yield from _fewer(claims, claim, request, count)
+        yield from _fewer(asked, count)
     if stage.kind in (StageKind.CLASS, StageKind.SELECTOR):
-        yield from of_other_classes(claims, claim, request, judge.cluster.classes)
+        yield from _of_other_classes(asked, judge.cluster.classes)
     missing = max(1, request.count - left)
     if stage.kind is StageKind.SELECTOR:
-        yield from _looser(claims, claim, request, stage, stopped, missing)
+        yield from _looser(asked, stage, stopped, missing)
     elif stage.kind is StageKind.TAINT:
-        yield from _tolerating(claims, devices, claim, request, stopped)
+        yield from _tolerating(asked, devices, stopped)
     elif stage.kind is StageKind.CAPACITY:
-        yield from _less_capacity(claims, judge, claim, request, stopped, missing)
+        yield from _less_capacity(asked, judge, stopped, missing)
         yield from _freeing(judge, devices)
     elif stage.kind in (StageKind.ALLOCATED, StageKind.COUNTERS):
         yield from _freeing(judge, devices)
 
 
-def _fewer(claims: Claims, claim: ResourceClaim, request: DeviceRequest, count: int) -> Iterator[ClaimChange]:
+def _of_other_classes(asked: AskedRequest, classes: Mapping[str, DeviceClass]) -> Iterator[ClaimChange]:
+    """Propose another DeviceClass that keeps all conditions: of a similar name, where there is none of that name."""
+    wanted = asked.request.device_class
+    if wanted in classes and not asked.request.selectors:
+        return
+    close = get_close_matches(wanted, classes, MOST_CLASSES)
+    others = close if close and wanted not in classes else sorted(classes)
+    for name in [name for name in others if name != wanted][:MOST_CLASSES]:
+        text = f"ask for DeviceClass {name} instead of {wanted}"
+        yield from asked.change(OTHER_CLASS, text, 15, partial(replace, device_class=name))
+
+
+def _fewer(asked: AskedRequest, count: int) -> Iterator[ClaimChange]:
     """Ask for as many devices as there are."""
-    asked = "all" if request.mode == ALL else str(request.count)
+    request = asked.request
     if count > 0 and (request.mode == ALL or count < request.count):
-        weight = 30 + (0 if request.mode == ALL else request.count - count)
-        kind = ChangeKind("ask-fewer", f"ask for {count} instead of {asked}", weight)
 
         def fewer(one: DeviceRequest) -> DeviceRequest:
             same = (one.mode, one.count) == (request.mode, request.count)
             return replace(one, mode=EXACT_COUNT, count=count) if same else one
 
-        yield from of_request(claims, claim, request, kind, fewer)
+        text = f"ask for {count} instead of {'all' if request.mode == ALL else request.count}"
+        yield from asked.change("ask-fewer", text, 30 + (0 if request.mode == ALL else request.count - count), fewer)
 
 
-def _looser(
-    claims: Claims,
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    stage: DeviceStage,
-    devices: Sequence[Device],
-    missing: int,
-) -> Iterator[ClaimChange]:
+def _looser(asked: AskedRequest, stage: DeviceStage, devices: Sequence[Device], missing: int) -> Iterator[ClaimChange]:
     """Ask for what devices have in place of one condition that they do not meet, or leave the condition out."""
     failing = [(device, failing_parts(stage.selector, device)) for device in devices]
     single = [(parts[0], device) for device, parts in failing if len(parts) == 1]
     for text in dict.fromkeys(part.text for part, _ in single):
         parts = [part for part, _ in single if part.text == text]
-        for value in _values(parts, missing):
-            new = _with_value(parts[0], value)
-            if new is not None:
-                words = f"ask for {name_of(parts[0].facts[0][0])} {new[1]} instead of {parts[0].comparison}"
-                kind = ChangeKind("loosen-selector", words, 20 + min(0.99, gap(parts[0], value)))
-                yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, new[0]))
-        kind = ChangeKind("drop-selector", f"leave out {condition(parts[0])}", 45)
-        yield from of_request(claims, claim, request, kind, reworded(stage.selector, text, "true"))
+        for comparison, value in _values(parts, missing):
+            new, met = _met_by(comparison, value)
+            words = f"ask for {name_of(comparison.fact)} {met} instead of {comparison}"
+            weight = 20 + min(0.99, gap(parts[0], value))
+            yield from asked.change("loosen-selector", words, weight, partial(_reworded, stage.selector, text, new))
+        words = f"leave out {condition(parts[0])}"
+        yield from asked.change("drop-selector", words, 45, partial(_reworded, stage.selector, text, "true"))
 
 
-def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[object]:
-    """List the values to ask for: of numbers the one that enough devices reach, of others the most frequent."""
+def _values(parts: Sequence[SelectorPart], missing: int) -> Iterator[tuple[Comparison, object]]:
+    """List the values to ask for: of numbers the one that enough devices reach, of others the most frequent.
+
+    With each is the comparison that it is for.
+    """
     comparison = parts[0].comparison
     values = [value for value in map(value_of, parts) if value is not None]
     if comparison is None or not values:
         return
     if comparison.operator in (">=", "<=", ">", "<"):
         ordered = sorted(values, key=_sort_key, reverse=comparison.operator in (">=", ">"))
-        yield ordered[min(missing, len(ordered)) - 1]
+        yield comparison, ordered[min(missing, len(ordered)) - 1]
     elif comparison.operator in ("==", "in"):
-        yield from sorted(set(values), key=lambda value: (-values.count(value), str(value)))[:OTHER_VALUES]
+        others = sorted(set(values), key=lambda value: (-values.count(value), str(value)))
+        yield from ((comparison, value) for value in others[:OTHER_VALUES])
 
 
 def _sort_key(value: object) -> tuple[object, ...]:
@@ -256,56 +341,35 @@ def _sort_key(value: object) -> tuple[object, ...]:
     return (value if isinstance(value, int | Fraction) else str(value),)
 
 
-def _with_value(part: SelectorPart, value: object) -> tuple[str, str] | None:
-    """Write a condition with another value: as CEL, and as a person reads it; None where it cannot be rewritten.
+def _met_by(comparison: Comparison, value: object) -> tuple[str, str]:
+    """Write a condition that a value meets: as CEL, and as a person reads it.
 
-    A strict comparison becomes one that the value itself meets.
+    Equality is enough where an order is asked; amounts of equal products are rarely round, so that more of one will do.
     """
-    comparison = part.comparison
-    if comparison is None:
-        return None
-    shown = show_value(value)
-    wanted = comparison.wanted
-    if isinstance(value, Fraction) and comparison.operator == "==":  # amounts of equal products are rarely round
-        return f"{attribute_path_of(comparison.fact)}.compareTo(quantity('{shown}')) >= 0", f">= {shown}"
-    if isinstance(wanted, tuple) and "[" in part.text:
-        start, _, rest = part.text.partition("[")
-        return f"{start}[{shown}]{rest.partition(']')[2]}", f"in [{shown.strip(chr(39))}]"
-    plain = shown.strip("'")
-    old = str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
-    strict = comparison.operator in ("<", ">")
-    if not strict and part.text.count(old) == 1:
-        return part.text.replace(old, plain), f"{comparison.operator} {plain}"
-    return _compared(comparison, value, plain) if comparison.operator in ORDERED else None
-
-
-def _compared(comparison: Comparison, value: object, shown: str) -> tuple[str, str] | None:
-    """Write an ordered comparison from its fact, so that equality is enough."""
-    operator = f"{comparison.operator[0]}="
-    literal = typed_literal(value, shown)
-    path = attribute_path_of(comparison.fact)
-    if literal is not None:
-        return f"{path}.compareTo({literal}) {operator} 0", f"{operator} {shown}"
-    return (f"{path} {operator} {value}", f"{operator} {shown}") if isinstance(value, int) else None
+    amount = isinstance(value, Fraction)
+    operator = "==" if comparison.operator in ("==", "in") else f"{comparison.operator[0]}="
+    operator = ">=" if amount and operator == "==" else operator
+    fact, shown = comparison.fact, show_value(value)
+    domain, _, name = fact.name.partition("/")
+    path = f"device.{fact.group}['{domain}'].{name}" if name else f"device.{fact.group}"
+    words = f"{operator} {shown.strip(chr(39))}"
+    if amount or isinstance(value, SemanticVersion):
+        return f"{path}.compareTo({'quantity' if amount else 'semver'}('{shown}')) {operator} 0", words
+    return f"{path} {operator} {shown}", words
 
 
 def _less_capacity(
-    claims: Claims,
-    judge: ClaimJudge,
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    devices: Sequence[Device],
-    missing: int,
+    asked: AskedRequest, judge: ClaimJudge, devices: Sequence[Device], missing: int
 ) -> Iterator[ClaimChange]:
     """Request as much of a capacity as is left of devices, and as their policy allows."""
-    for name, asked in (request.capacity or {}).items():
+    for name, amount in (asked.request.capacity or {}).items():
         lefts = [_left(device, name, judge) for device in devices]
-        ordered = sorted((left for left in lefts if left is not None and 0 < left < asked), reverse=True)
+        ordered = sorted((left for left in lefts if left is not None and 0 < left < amount), reverse=True)
         if ordered:
             left = ordered[min(missing, len(ordered)) - 1]
-            words = f"request capacity {name} {show_value(left)} instead of {show_value(asked)}"
-            kind = ChangeKind("ask-less-capacity", words, 25 + float((asked - left) / asked) * 0.99)
-            yield from of_request(claims, claim, request, kind, partial(_with_capacity, name, asked, left))
+            words = f"request capacity {name} {show_value(left)} instead of {show_value(amount)}"
+            weight = 25 + float((amount - left) / amount) * 0.99
+            yield from asked.change("ask-less-capacity", words, weight, partial(_with_capacity, name, amount, left))
 
 
 def _left(device: Device, name: str, judge: ClaimJudge) -> Fraction | None:
@@ -330,15 +394,13 @@ def _with_capacity(name: str, asked: Fraction, left: Fraction, request: DeviceRe
     return replace(request, capacity={**capacity, name: left}) if capacity.get(name) == asked else request
 
 
-def _tolerating(
-    claims: Claims, devices: NodeDevices, claim: ResourceClaim, request: DeviceRequest, stopped: Sequence[Device]
-) -> Iterator[ClaimChange]:
+def _tolerating(asked: AskedRequest, devices: NodeDevices, stopped: Sequence[Device]) -> Iterator[ClaimChange]:
     """Tolerate a taint of the devices."""
-    taints = dict.fromkeys(devices.taint(request, device) for device in stopped)
+    taints = dict.fromkeys(devices.taint(asked.request, device) for device in stopped)
     for taint in (taint for taint in taints if taint is not None):
-        toleration = DeviceToleration(taint.key, "Equal", taint.value, taint.effect)
-        kind = ChangeKind("tolerate-device-taint", f"tolerate {show_taint(taint)}, if such a device is acceptable", 40)
-        yield from of_request(claims, claim, request, kind, partial(_with_toleration, toleration), taint.key)
+        tolerated = partial(_with_toleration, DeviceToleration(taint.key, "Equal", taint.value, taint.effect))
+        words = f"tolerate {show_taint(taint)}, if such a device is acceptable"
+        yield from asked.change("tolerate-device-taint", words, 40, tolerated, taint.key)
 
 
 def _with_toleration(toleration: DeviceToleration, request: DeviceRequest) -> DeviceRequest:
@@ -358,11 +420,7 @@ def _freeing(judge: ClaimJudge, devices: NodeDevices) -> Iterator[ClaimChange]:
         if (claim := judge.cluster.allocated.claim(key)) is not None and claim.deleted:
             gone = " and ".join(f"{kind} {name}" for kind, name in claim.reserved_for)
             text = f"take {gone}, if gone, out of reservedFor of claim {key}, which is being deleted and has {names}"
-        yield ClaimChange("free-devices", text, 50 + len(held), partial(_without_claim, key), "fleet")
-
-
-def _without_claim(key: str, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return claims, replace(cluster, allocated=cluster.allocated.without([key]))
+        yield ClaimChange("free-devices", text, 50 + len(held), of="fleet", frees=key)
 
 
 def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
@@ -376,5 +434,5 @@ def _without_constraint(claims: Claims) -> Iterator[ClaimChange]:
             yield ClaimChange("drop-constraint", text, 35, partial(_with_claim, changed))
 
 
-def _with_claim(changed: ResourceClaim, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
-    return tuple(changed if one.key == changed.key else one for one in claims), cluster
+def _with_claim(changed: ResourceClaim, claims: Claims) -> Claims:
+    return tuple(changed if one.key == changed.key else one for one in claims)

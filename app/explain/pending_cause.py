@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from app.admission.match_conditions import CONTAINER_LISTS
-from app.explain.claim_edits import OTHER_CLASS
+from app.explain.claim_changes import OTHER_CLASS
 from app.explain.claim_funnel import erring
 from app.explain.counterfactual import Fix, FixStep
 from app.explain.explanation import Explanation, Refused

@@ -14,8 +14,7 @@ from typing import Any
 from app.admission.review import ReviewResult, mutate_reviewed
 from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import released
-from app.explain.claim_changes import claim_fixes
-from app.explain.claim_edits import CLAIM_KINDS
+from app.explain.claim_changes import CLAIM_KINDS, claim_fixes
 from app.explain.claim_funnel import RequestFunnel, claims_in_words, funnels, is_of_claims, with_claim_errors
 from app.explain.container_requests import asked_by, needs
 from app.explain.counterfactual import NODES_JUDGED_AT_ONCE, Fix, FixSearch

@@ -53,6 +53,28 @@ def test_strict_comparison_is_loosened_to_the_largest_device(sizes: list[int], s
     assert explained(template(request(selectors=[MEMORY.format(most)])), slices).fits == explanation.fixes[0].opens == 1
 
 
+@pytest.mark.parametrize(
+    ("condition", "change"),
+    [
+        ("model in ['A', 'B']", "model == C instead of in [A, B]"),
+        ("model == 'A'", "model == C instead of == A"),
+        ("version.compareTo(semver('2.0.0')) >= 0", "version >= 1.5.0 instead of >= 2.0.0"),
+        ("version.isGreaterThan(semver('1.5.0'))", "version >= 1.5.0 instead of > 1.5.0"),
+        ("lanes > 8", "lanes >= 8 instead of > 8"),
+        ("ready == false", "ready == true instead of == false"),
+    ],
+)
+def test_condition_of_each_type_is_loosened_to_what_the_device_has(condition: str, change: str) -> None:
+    """F84: `opens` is what the allocator says of the condition as it would be."""
+    has = device("a", {"model": "C", "version": {"version": "1.5.0"}, "lanes": 8, "ready": True})
+    written = {**slice_document("slice-n", [has]), "kind": "ResourceSlice"}
+
+    explanation = explained(template(request(selectors=[f"device.attributes['{DRIVER}'].{condition}"])), written)
+
+    assert texts(explanation)[0] == f"request gpu: ask for {change}"
+    assert explanation.fixes[0].opens > 0
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=4), st.integers(1, 40))
 def test_as_much_capacity_as_a_device_has_is_requested(sizes: list[int], more: int) -> None:
@@ -87,7 +109,7 @@ def test_the_same_need_of_several_requests_is_changed_in_all_of_them(size: int, 
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(UNGUARDED), st.booleans(), st.integers(40, 80))
-def test_selector_that_fails_on_another_node_is_guarded(selector: str, first: bool, size: int) -> None:
+def test_selector_that_fails_on_another_node_is_told_to_test_has_first(selector: str, first: bool, size: int) -> None:
     """F84, S13: in each form, and whichever node comes first."""
     bare, full = ("n", "m") if first else ("m", "n")
     slices = (devices(bare, [0]), devices(full, [size]))
@@ -95,8 +117,9 @@ def test_selector_that_fails_on_another_node_is_guarded(selector: str, first: bo
     explanation = explained(template(request(selectors=[selector.format(40)])), *slices)
 
     assert explanation.fits == 0
-    assert texts(explanation)[0] == f"request gpu: test has({PATH}) before memory is read"
-    assert (explanation.fixes[0].node, explanation.fixes[0].opens) == (full, 1)
+    assert explanation.primary is not None
+    assert f"reads capacity {DRIVER}/memory, which some devices" in explanation.primary.message
+    assert "test has() before it is read" in explanation.primary.message
     assert explained(template(request(selectors=[f"has({PATH}) && ({selector.format(40)})"])), *slices).fits == 1
 
 
