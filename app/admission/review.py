@@ -366,11 +366,13 @@ def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator,
     changes: list[tuple[Mutator, PodChange]] = []
     for mutator in mutators_of(review):
         done = list(mutator(review))
-        operations = [operation for change in done for operation in change.operations]
-        review = review.with_operations(operations)
-        if operations and mutator in CHANGING_AMOUNTS:
-            review = begin_review(review.document, review.pod, review.namespace_labels, review.context)
         changes += [(mutator, change) for change in done]
+        operations = [operation for change in done for operation in change.operations]
+        if not operations:
+            continue
+        review = review.with_operations(operations)
+        if mutator in CHANGING_AMOUNTS:
+            review = begin_review(review.document, review.pod, review.namespace_labels, review.context)
     return review, changes
 
 

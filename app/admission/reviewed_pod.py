@@ -57,6 +57,10 @@ RUNNING = frozenset({PodForm.Ephemeral, PodForm.Resize})
 """What is changed in a pod that runs: nothing else of it can be changed, so that nothing else is judged."""
 
 
+NOT_OF_A_POD = frozenset({("spec", "tolerations"), ("spec", "affinity")})
+"""What of a pod's document its record (kube/pods.py) does not have."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReviewContext:
     """The world in which something is reviewed, and what is reviewed.
@@ -132,13 +136,14 @@ class ReviewedPod:
         return tuple(name for name in container.resources() if name in self._gpus)
 
     def with_operations(self, operations: Sequence[Operation]) -> "ReviewedPod":
-        """Return the review of the pod with the operations applied.
+        """Return the review of the pod with the operations applied; it is read again if they change what is read of it.
 
         Raises PatchError if an operation does not apply, which is a bug of gpu-usher.
         """
-        if not operations:
-            return self
-        document, containers = apply(self.document, operations), (*self.pod.containers, *self.pod.ephemeral)
+        document = apply(self.document, operations)
+        if all(operation.path[:2] in NOT_OF_A_POD for operation in operations):
+            return replace(self, document=document)
+        containers = (*self.pod.containers, *self.pod.ephemeral)
         known = {id(self.container_object(container)): container for container in containers}
         return replace(self, document=document, pod=read_pod(document, self.pod.namespace, known))
 

@@ -292,7 +292,7 @@ def doctor(
         )
         failing = pods_that_fail_to_start(pods, state.knowledge)
         findings = (*states, *failing, *examine(with_pods(examined, pods, state.knowledge)))
-        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.view())))
+        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.current)))
         families, limits = state.knowledge.families, state.admission_objects
         findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
         findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
+from operator import is_not
 from typing import Any
 
 import msgspec
@@ -122,6 +123,7 @@ class Core:
         self._rulings, self._demands = RulingCache(), TemplateCache(_compile)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
+        self._world: World | None = None
         self._exceeded = LimitsExceeded(state, self.metrics.limits_exceeded.inc)
 
     @property
@@ -154,8 +156,12 @@ class Core:
         return "\n".join([*([self.book.error] if self.book.error else []), *unreadable]) or None
 
     def world(self) -> World:
-        """View the cluster as it stands, under the policies in force."""
-        return world_of(self.state, self.policies, idle_seconds=self.usage.idle_seconds, rulings=self._rulings)
+        """View the cluster as it stands, under the policies in force; the same object until a part of it is another."""
+        state, idle, made = self.state, self.usage.idle_seconds, self._world
+        parts = self.policies, state.fleet(), state.devices.dra.current, idle
+        if made is None or any(map(is_not, parts, (made.policies, made.fleet, made.devices, made.idle_seconds))):
+            made = self._world = world_of(state, self.policies, idle_seconds=idle, rulings=self._rulings)
+        return made
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         return self.state.namespaces.by_name[name]

@@ -81,6 +81,9 @@ class UseSource(Protocol):
         ...
 
 
+NOTHING_IDLE: Mapping[float, Mapping[str, tuple[float, ...]]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class UseReading:
     """What is known of use now.
@@ -136,7 +139,7 @@ class UsagePoller:
     def idle_seconds(self) -> Mapping[float, Mapping[str, tuple[float, ...]]]:
         """For how long units were idle for certain at the last poll, by activity and namespace (UseSummary)."""
         summary = self.reading().summary
-        return summary.idle_seconds if summary else {}
+        return summary.idle_seconds if summary else NOTHING_IDLE
 
     async def run(self) -> None:
         try:

@@ -49,9 +49,11 @@ def node_of(node: NodeObject, knowledge: Knowledge, used: Mapping[str, int] | No
     metadata, status = node.metadata, node.status
     if not metadata.name:
         raise MalformedPod("metadata.name: got nothing, wants the node's name")
-    labels, allocatable = metadata.labels or {}, status.allocatable or {}
+    labels, allocatable, capacity = metadata.labels or {}, status.allocatable or {}, status.capacity or {}
     offered = _amounts(allocatable, knowledge)
-    in_all = _amounts(status.capacity, knowledge) if status.capacity else None
+    withheld = capacity != allocatable
+    in_all = (_amounts(capacity, knowledge) if withheld else offered) if capacity else None
+    gone = _withdrawn_elsewhere(capacity, allocatable, knowledge) if withheld else ()
     # GPUs that are offered to virtual machines: its labels promise containers none.
     for_machines = not offered and any(
         knowledge.families.passthrough_family(name) for name in allocatable if "/" in name
@@ -66,7 +68,8 @@ def node_of(node: NodeObject, knowledge: Knowledge, used: Mapping[str, int] | No
     if conditions := read_bad_conditions(status.conditions or (), knowledge):
         bad = tuple((condition.name, condition.severity) for condition in conditions)
         node_class = replace(node_class, bad_conditions=bad)
-    if gone := _withdrawn_elsewhere(status.capacity or {}, allocatable, knowledge):
+    not_ready = read_not_ready(node)
+    if gone:
         node_class = replace(node_class, withdrawn_elsewhere=gone)
     units = {resource: amount - (used or {}).get(resource, 0) for resource, amount in offered}
     return Node(
@@ -79,7 +82,7 @@ def node_of(node: NodeObject, knowledge: Knowledge, used: Mapping[str, int] | No
         unschedulable=node.spec.unschedulable is True,
         container_runtime=status.node_info.container_runtime_version,
         conditions=conditions,
-        not_ready=read_not_ready(node),
+        not_ready=not_ready,
     )
 
 

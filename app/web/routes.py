@@ -209,7 +209,7 @@ class WebPages:
             await in_slices(self._map.catch_up())
         tile = self._map.tiles.get(name)
         usages = sorted(self._core.state.usage_on(name), key=lambda usage: usage.name)
-        devices = devices_of_node(node, self._core.state.devices.dra.view().copied())
+        devices = devices_of_node(node, self._core.state.devices.dra.current.copied())
         return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 

@@ -103,12 +103,10 @@ class DRAIndex:
         self._allocated_in: dict[str, dict[str, ResourceClaim]] = {}
         self._products: dict[PoolID, Mapping[str, str]] = {}
         self._templates: dict[str, ResourceClaim] = {}
-
-    def view(self) -> ClusterDevices:
-        """View everything as it stands."""
-        return ClusterDevices(
-            self.pools, self.class_index.by_name, self.taint_rules(), self._allocated, self._claims, self._templates
+        self.current = ClusterDevices(
+            self.pools, self.class_index.by_name, (), self._allocated, self._claims, self._templates
         )
+        """Everything as it stands; another object after a change of a DeviceTaintRule."""
 
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
@@ -231,7 +229,10 @@ class DRAIndex:
 
     def put_taint_rule(self, rule: DeviceTaintRule) -> None:
         self._rules[rule.name] = rule
+        self.current = replace(self.current, taint_rules=self.taint_rules())
 
     def drop_taint_rule(self, name: str) -> DeviceTaintRule | None:
         """Remove a DeviceTaintRule, and return it; None if there was none."""
-        return self._rules.pop(name, None)
+        dropped = self._rules.pop(name, None)
+        self.current = replace(self.current, taint_rules=self.taint_rules())
+        return dropped

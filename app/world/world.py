@@ -75,6 +75,7 @@ class World:
             used=dict(self.used),
             devices=self.devices.copied(),
             admission_objects=AdmissionObjects(self.admission_objects),
+            selection=Selection(),
         )
 
 
@@ -87,7 +88,7 @@ def world_of(state: State, policies: PolicySet, **known: Any) -> World:
         state.nodes,
         state.node_requests.used,
         state.fleet(),
-        state.devices.dra.view(),
+        state.devices.dra.current,
         state.admission_objects,
         **known,
     )

@@ -47,4 +47,4 @@ def reasons_of(document: Mapping[str, Any]) -> tuple[str, ...]:
 def allocated(conversion: Conversion, state: State) -> NodeAllocation:
     """Return what the allocator says of the claim on the node."""
     claim = read_resource_claim_template(conversion.template)
-    return allocate([claim], state.nodes["n"], state.devices.dra.view(), Selection())
+    return allocate([claim], state.nodes["n"], state.devices.dra.current, Selection())

@@ -34,7 +34,7 @@ def converted(document: dict[str, Any], world: str = WORLD) -> Any:
 def pods_that_fit(conversion: Conversion, node: str) -> int:
     """Count the pods with the claim that get devices on a node, one after the other."""
     state = state_of(WORLD)
-    facts = state.devices.dra.view()
+    facts = state.devices.dra.current
     allocated = AllocatedDevices()
     facts = type(facts)(facts.pools, facts.classes, facts.taint_rules, allocated, facts.claims, facts.templates)
     template = read_resource_claim_template(conversion.template)

@@ -96,7 +96,7 @@ class Cluster:
         return sum(map(len, held.values())) + units <= len(self.gpus)
 
     def _bind_claim(self, uid: str, count: int) -> None:
-        cluster = self.state.devices.dra.view()
+        cluster = self.state.devices.dra.current
         wanted = read_resource_claim(claim(uid, count))
         verdict = allocate((wanted,), self.state.nodes[NODE], cluster, Selection())
         assert verdict.outcome is Outcome.ALLOCATED

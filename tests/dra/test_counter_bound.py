@@ -60,7 +60,7 @@ def decide(*requests: tuple[str, int]) -> NodeAllocation:
         for number, document in enumerate(documents)
     ]
     state = eight_h100()
-    return allocate(claims, state.nodes["node-1"], state.devices.dra.view(), Selection())
+    return allocate(claims, state.nodes["node-1"], state.devices.dra.current, Selection())
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_device_that_all_nodes_can_reach_counts_once() -> None:
 def test_kinds_of_the_sample_fleet_without_labels() -> None:
     """F89, F135."""
     state = state_of(demo_fleet("gpucluster"))
-    rows = device_rows(state.nodes, state.devices.dra.view())
+    rows = device_rows(state.nodes, state.devices.dra.current)
     assert [(row.kind, row.devices, row.free, row.held, row.tainted, row.holders) for row in rows] == [
         ("1g.10gb", 7, 7, 0, 0, ()),
         ("gpu", 24, 14, 9, 1, (("team-a", 8), ("team-b", 1))),

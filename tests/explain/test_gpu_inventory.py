@@ -36,7 +36,7 @@ def taken(objects: list[dict[str, Any]]) -> Inventory:
     """Return the inventory of objects."""
     state = state_of(objects)
     usages = {name: state.usage_on(name) for name in state.nodes}
-    return take_inventory(state.nodes, usages, knowledge().products, state.devices.dra.view())
+    return take_inventory(state.nodes, usages, knowledge().products, state.devices.dra.current)
 
 
 def bound(name: str, namespace: str, node: str, amount: int, resource: str = GPU, phase: str = "Running") -> Any:
