@@ -16,7 +16,7 @@ from app.knowledge.reported_faults import SchedulerFinding
 from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.batching import DEFAULT_NAME, POINTS, batchable_profiles, describe_batching, profile_names
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
-from app.values.errors import PolicyError
+from app.values.errors import KnowledgeError, PolicyError
 from app.values.json_members import object_if_any, objects_if_any
 from app.values.quantity import parse_seconds
 
@@ -105,8 +105,8 @@ def verify(
         ConfigurationFinding(
             row.severity,
             document.locate((*path, row.field)),
-            f"{row.field}: {row.message.format(got=got)}",
-            row.remedy.format(got=got),
+            f"{row.field}: {row.message.replace('{got}', got)}",
+            row.remedy.replace("{got}", got),
         )
         for path, fields, kinds in sections
         for row in rows
@@ -115,10 +115,15 @@ def verify(
 
 
 def _what_is_wrong(row: SchedulerFinding, fields: Mapping[str, Any], file: CheckedFile) -> str:
-    """Tell what is wrong with a field; empty if nothing."""
+    """Tell what is wrong with a field; empty if nothing.
+
+    Raises KnowledgeError for a row of a check that is not there.
+    """
     field_value = fields.get(row.field)
     if row.wants:
         return "" if field_value in row.wants else str(field_value) or "an empty text"
+    if row.check not in CHECKS:
+        raise KnowledgeError(f"scheduler_findings.yaml: got check {row.check[:40]}, wants one of {', '.join(CHECKS)}")
     return str(CHECKS[row.check](field_value, fields, file) or "")
 
 
