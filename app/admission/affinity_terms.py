@@ -110,6 +110,7 @@ def affinity_terms_of(
             for term in _terms(context, preferred_needs, (GFD,) if GFD in dialects else dialects[-1:])
         ),
     ]
+    scaled_by = [item["key"] for term in required[:1] for item in term if item["operator"] not in EXCLUDING]
     return Terms(
         _with_node_selector(demand, tuple(_selectable(required, fleet))),
         tuple(
@@ -119,7 +120,7 @@ def affinity_terms_of(
         ),
         soft=len(harmless) < len(needs),
         unsure=required_needs != harmless,
-        scale_up_labels=_required_labels(required[:1]) if _may_scale_from_zero(fleet) else (),
+        scale_up_labels=tuple(dict.fromkeys(scaled_by)) if _may_scale_from_zero(fleet) else (),
         left_out=tuple(dict.fromkeys(_left_out((*needs, *inferred), fleet))),
         told=any(_left_out(needs, fleet)),
     )
@@ -193,12 +194,6 @@ def _harmless(context: NeedContext, expressions: Iterable[MatchExpression]) -> T
 
 def _distinct(expressions: Iterable[MatchExpression]) -> Term:
     return tuple({repr(item): item for item in expressions}.values())
-
-
-def _required_labels(terms: Iterable[Term]) -> tuple[str, ...]:
-    """List the labels that the terms require."""
-    keys = (item["key"] for term in terms for item in term if item["operator"] not in EXCLUDING)
-    return tuple(dict.fromkeys(keys))
 
 
 def _with_node_selector(demand: Demand, terms: tuple[Term, ...]) -> tuple[Term, ...]:

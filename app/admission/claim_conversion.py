@@ -111,12 +111,9 @@ def template_for(
     pod: Pod, demand: Demand, knowledge: Knowledge, shares: Callable[[], PublishedShares]
 ) -> Conversion | NoEquivalent | None:
     """Convert a pod that requests a resource whose devices NVIDIA's DRA driver publishes; None for any other pod."""
-    return convert(pod, demand, knowledge, shares()) if _asks_for_known_devices(demand, knowledge) else None
-
-
-def _asks_for_known_devices(demand: Demand, knowledge: Knowledge) -> bool:
     served = (device_class_of(resource, demand, knowledge) for resource, _ in demand.resources)
-    return any(place is not None and place[0] in NVIDIA_CLASSES for place in served)
+    known = any(place is not None and place[0] in NVIDIA_CLASSES for place in served)
+    return convert(pod, demand, knowledge, shares()) if known else None
 
 
 def _uses(pod: Pod, demand: Demand, knowledge: Knowledge) -> Iterator[tuple[Container, RequestedDevices]]:

@@ -113,12 +113,8 @@ def _made_harmless(row: ToolkitVariable, env: Sequence[Mapping[str, Any]], table
     hiding = [variable for variable in env if variable.get("name") == row.hidden_by]
     required = [variable for variable in env if variable.get("name") == row.required_by]
     hides = bool(hiding) and not table[row.hidden_by].is_effective(hiding[-1])
-    return hides or (bool(required) and all(map(_has_literal_value, required)))
-
-
-def _has_literal_value(variable: Mapping[str, Any]) -> bool:
-    value = variable.get("value") or ""
-    return not variable.get("valueFrom") and bool(value) and EXPANDED not in value
+    values = ["" if one.get("valueFrom") else one.get("value") or "" for one in required]
+    return hides or (bool(values) and all(value and EXPANDED not in value for value in values))
 
 
 def _device_access(review: ReviewedPod, container: Container, setting: str, list_name: str, index: int) -> DeviceAccess:

@@ -100,7 +100,9 @@ def put(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Opera
     for depth, key in enumerate(path[:-1]):
         following = parent[int(key)] if isinstance(parent, list) else parent.get(key)
         if following is None:
-            return Operation("add", path[: depth + 1], _nested(path[depth + 1 :], value))
+            for missing in reversed(path[depth + 1 :]):
+                value = {missing: value}
+            return Operation("add", path[: depth + 1], value)
         parent = following
     present = isinstance(parent, dict) and path[-1] in parent
     return Operation("replace" if present else "add", path, value)
@@ -114,9 +116,3 @@ def append(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Op
         if target is None:
             return put(document, path, [value])
     return Operation("add", (*path, "-"), value)
-
-
-def _nested(path: tuple[str, ...], value: Any) -> Any:
-    for key in reversed(path):
-        value = {key: value}
-    return value

@@ -105,7 +105,11 @@ def review_templates(
         if target.old_template is not None:
             result = _only_restoring(target, result)
         elif target.entering:
-            result = _only_placement(result)
+            # A suspended workload allows to change where its pods may run, and nothing else (kubernetes
+            # pkg/apis/batch/validation/validation.go, AllowMutableSchedulingDirectives).
+            where = ("spec", "affinity"), ("spec", "tolerations")
+            placing = tuple(one for one in result.operations if one.path[:2] in where)
+            result = ReviewResult(True, operations=placing, warnings=result.warnings, policies=result.policies)
         joined = replace(
             joined,
             concerned=joined.concerned or result.concerned,
@@ -139,15 +143,6 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [_comparable(item) for item in value]
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _only_placement(result: ReviewResult) -> ReviewResult:
-    """Keep of the review of a stored template what a suspended workload allows to change: where its pods may run.
-
-    Source: kubernetes pkg/apis/batch/validation/validation.go, AllowMutableSchedulingDirectives.
-    """
-    kept = tuple(one for one in result.operations if one.path[:2] in (("spec", "affinity"), ("spec", "tolerations")))
-    return ReviewResult(True, operations=kept, warnings=result.warnings, policies=result.policies)
 
 
 def _distinct(first: tuple[Item, ...], second: tuple[Item, ...]) -> tuple[Item, ...]:

@@ -215,20 +215,16 @@ def chosen(fitting: JudgedNodes, asked: AskedPod, core: Core) -> list[str]:
     names = [fitting.kept[position] for position in _shortlist(fitting, asked, turn, places)]
     if (nominated := pod.nominated_node_name) and nominated in fitting.kept:
         names = [nominated, *(name for name in names if name != nominated)][:places]
-    names = _served_once(names, fitting) if demand.requests_gpus else names
+    if demand.requests_gpus:
+        # A node that is served twice is named alone, so that its promise counts for the next pod, or not at all.
+        once = [name for name in names if fitting.node(name).free.twice is None]
+        names = once if names[0] in once else names[:1]
     if not pod.pod_group:
         offered = frozenset(names)
         core.offered[pod.uid] = offered if offered <= offered_before else offered | offered_before
         if len(core.offered) > PODS_KEPT:
             del core.offered[next(iter(core.offered))]
     return names
-
-
-def _served_once(names: list[str], fitting: JudgedNodes) -> list[str]:
-    """Name a node that is served twice alone, so that its promise counts for the next pod, or not at all."""
-    if fitting.node(names[0]).free.twice is not None:
-        return names[:1]
-    return [name for name in names if fitting.node(name).free.twice is None]
 
 
 def _shortlist(fitting: JudgedNodes, asked: AskedPod, turn: int, most: int) -> list[int]:

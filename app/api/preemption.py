@@ -50,13 +50,6 @@ def meta_victims(name: str, victims: Mapping[str, Any]) -> dict[str, Any]:
     return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
 
 
-def victim_uids(victims: Mapping[str, Any]) -> frozenset[str]:
-    """Return the UIDs of victims; one without a UID counts as a victim too."""
-    pods = member_folded(victims, "Pods")
-    listed = pods if isinstance(pods, list) else ()
-    return frozenset(str(member_folded(pod, "UID") if isinstance(pod, dict) else "") for pod in listed)
-
-
 def _victim_uid(pod: Any, where: str) -> str:
     metadata = pod.get("metadata") if isinstance(pod, dict) else None
     uid = metadata.get("uid") if isinstance(metadata, dict) else None
@@ -90,7 +83,10 @@ def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generato
         candidates = {name: meta_victims(name, victims) for name, victims in (args.NodeNameToVictims or {}).items()}
     uids = {}
     for index, (name, victims) in enumerate(candidates.items(), 1):
-        uids[name] = victim_uids(victims)
+        pods = member_folded(victims, "Pods")
+        listed = pods if isinstance(pods, list) else ()
+        # One without a UID counts as a victim too.
+        uids[name] = frozenset(str(member_folded(pod, "UID") if isinstance(pod, dict) else "") for pod in listed)
         if index % NODES_AT_ONCE == 0:
             yield
     if free_choice or not demand.requests_gpus:

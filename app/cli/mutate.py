@@ -57,7 +57,8 @@ def mutate(
     _, state, rules = fleet.read_governed(optional=(*ADMISSION_KINDS, *DRA, *POLICY_KINDS))
     workloads = state.knowledge.workloads
     if not any(templates_of_new_object(document, workloads) for document in objects):
-        raise BadInput(nothing_to_review(file, objects))
+        kinds = ", ".join(sorted({str(document.get("kind")) for document in objects})) or "it is empty"
+        raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants one")
     context, creating = ReviewContext(world_of(state, rules)), replace(world_of(state, rules), judges_creation=True)
     previews = {
         index: _preview(document, namespace_of(document, where), creating, context)
@@ -93,12 +94,6 @@ def read_file(file: str, wants: str = "wants YAML or JSON of objects") -> list[d
     """
     data = sys.stdin.buffer.read() if file == "-" else read_snapshot_file(Path(file), wants)
     return read_snapshot(file, data)
-
-
-def nothing_to_review(file: str, objects: list[dict[str, Any]]) -> str:
-    """Say what a file holds instead of a Pod or a workload."""
-    kinds = sorted({str(document.get("kind")) for document in objects})
-    return f"{file}: no Pod and no workload in it ({', '.join(kinds) or 'it is empty'}), wants one"
 
 
 def namespace_of(document: Object, namespace: str) -> str:

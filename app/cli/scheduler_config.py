@@ -134,7 +134,8 @@ def configuration_findings(
     """
     nodes = state.nodes.values()
     offered = sorted({name for node in nodes for name, _ in node.node_class.offered})
-    return verify(file, text, tuple(offered), len(nodes), offers_claims(nodes), named)
+    rows = state.knowledge.scheduler_findings
+    return verify(rows, file, text, tuple(offered), len(nodes), offers_claims(nodes), named)
 
 
 def _show(path: Path, findings: tuple[ConfigurationFinding, ...], compared: bool, batching: str) -> None:

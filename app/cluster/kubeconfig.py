@@ -54,18 +54,13 @@ class ChosenContext:
     impersonation: Headers = ()
 
 
-def in_pod(kubeconfig: Path | None, context: str | None) -> bool:
-    """Tell whether the service account of the pod in which we run is used, as by kubectl."""
-    named = kubeconfig or context or os.environ.get("KUBECONFIG")
-    return not named and "KUBERNETES_SERVICE_HOST" in os.environ
-
-
 def choose_context(kubeconfig: Path | None, context: str | None) -> ChosenContext:
     """Choose a context: of the given file, of those of KUBECONFIG, or of ~/.kube/config.
 
     In a pod without any of them it is the pod's service account. Raises BadInput.
     """
-    if in_pod(kubeconfig, context):
+    named = kubeconfig or context or os.environ.get("KUBECONFIG")
+    if not named and "KUBERNETES_SERVICE_HOST" in os.environ:
         namespace = SERVICE_ACCOUNT / "namespace"
         inside = namespace.read_text("utf-8").strip() if namespace.is_file() else ""
         server = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"

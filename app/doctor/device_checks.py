@@ -90,14 +90,11 @@ def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
             text = f"{driver}: ResourceSlices of an older generation of their pool are still there"
             remedy = "read the driver's log: it deletes them once it has published"
             yield advice("StaleSlices", text, remedy, *_names(older))
-    gone = [one for one in examined.devices.pools.slices() if one.nodes and _is_gone(one.nodes.name, examined)]
+    of_nodes = ((one, one.nodes.name) for one in examined.devices.pools.slices() if one.nodes)
+    gone = [one for one, node in of_nodes if node and node not in examined.nodes]
     if gone:
         remedy = "delete them: no node can serve claims that are allocated from them"
         yield advice("StaleSlices", "ResourceSlices of nodes that are gone", remedy, *_names(gone))
-
-
-def _is_gone(node: str, examined: ExaminedDevices) -> bool:
-    return bool(node) and node not in examined.nodes
 
 
 def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:

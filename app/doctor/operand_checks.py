@@ -257,13 +257,11 @@ def _makes_gpu_nodes(cluster: ExaminedCluster, spec: Mapping[str, Any], keys: se
     absent = {
         entry.get("key", "") for entry in spec.get("requirements") or () if entry.get("operator") == "DoesNotExist"
     }
-    return any("gpu" in str(key) for key in (keys - absent) | taints) or _has_gpu_machines(cluster, values)
-
-
-def _has_gpu_machines(cluster: ExaminedCluster, values: Iterable[str]) -> bool:
-    """Tell whether any value names a machine type with GPUs, or a family of such (EC2's, before the dot)."""
-    instances = cluster.knowledge.clouds.instances
-    return any(instances.find(value) or instances.find(f"{value}.") for value in values)
+    return any("gpu" in str(key) for key in (keys - absent) | taints) or any(
+        # EC2's families are named before the dot.
+        cluster.knowledge.clouds.instances.find(value) or cluster.knowledge.clouds.instances.find(f"{value}.")
+        for value in values
+    )
 
 
 def requests_only(cluster: ExaminedCluster) -> Iterator[Finding]:

@@ -264,7 +264,8 @@ def _version_row(family: _Family, match: re.Match[str]) -> _Version | None:
 
 def load_images(document: Mapping[str, Any], cuda: CUDATables) -> Images:
     """Read image_cuda.yaml; the first family that matches an image counts."""
-    months = {name: _months(document[name]) for name in ("ngc_months", "ngc_trtllm_months")}
+    names = ("ngc_months", "ngc_trtllm_months")
+    months = {name: {row["month"]: _month(row) for row in document[name]} for name in names}
     rows = {parse_version(row["cuda"]): row for row in document["require_lists"]}
     return Images(
         families=tuple(_family(row, months) for row in document["image_families"]),
@@ -300,10 +301,6 @@ def _driver_list(
 def _named_branches(entries: Iterable[Mapping[str, Any]]) -> Branches:
     branches = {branch for entry in entries for branch in entry["branches"]}
     return tuple((branch, (branch,)) for branch in sorted(branches))
-
-
-def _months(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Month]:
-    return {row["month"]: _month(row) for row in rows}
 
 
 def _month(row: Mapping[str, Any]) -> _Month:

@@ -221,8 +221,13 @@ def _maximal_fillings(
     taken_memory: int, free_compute: int, slots: tuple[ProfileSlots | None, ...], most: Counts
 ) -> tuple[Counts, ...]:
     fitting = set(_fitting_counts(frozenset((taken_memory,)), free_compute, slots, most))
-    full = [counts for counts in fitting if not any(more in fitting for more in _one_more(counts))]
-    return tuple(sorted(full, key=lambda counts: (-_volume(counts, slots), counts)))
+    full = []
+    for counts in fitting:
+        one_more = ((*counts[:index], count + 1, *counts[index + 1 :]) for index, count in enumerate(counts))
+        if fitting.isdisjoint(one_more):
+            volume = sum(count * slot.length for count, slot in zip(counts, slots, strict=True) if slot)
+            full.append((-volume, counts))
+    return tuple(counts for _, counts in sorted(full))
 
 
 def _fitting_counts(
@@ -247,14 +252,6 @@ def _fitting_counts(
         )
         if not masks:
             return
-
-
-def _one_more(counts: Counts) -> Iterator[Counts]:
-    return ((*counts[:index], count + 1, *counts[index + 1 :]) for index, count in enumerate(counts))
-
-
-def _volume(counts: Counts, slots: tuple[ProfileSlots | None, ...]) -> int:
-    return sum(count * slot.length for count, slot in zip(counts, slots, strict=True) if slot)
 
 
 class _InstanceSearch:

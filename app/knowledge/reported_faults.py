@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from app.knowledge.dcgm import GPUCondition
 
@@ -138,3 +140,15 @@ def load_pod_failures(rows: Iterable[Mapping[str, Any]]) -> tuple[PodFailure, ..
         )
         for row in rows
     )
+
+
+class SchedulerFinding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wrong with a field of a KubeSchedulerConfiguration that is none of `wants`, or by `check`."""
+
+    of: Literal["extender", "gpu-pods", "other-pods", "profile", "file"]
+    field: str
+    message: str
+    remedy: str
+    severity: Literal["danger", "warning"] = "danger"
+    wants: tuple[Any, ...] = ()
+    check: str = ""

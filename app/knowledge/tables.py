@@ -27,6 +27,7 @@ from app.knowledge.reported_faults import (
     ConditionGuess,
     ConditionMeaning,
     PodFailure,
+    SchedulerFinding,
     load_condition_guesses,
     load_node_conditions,
     load_pod_failures,
@@ -126,6 +127,7 @@ TABLE_FILES = (
     "workload_templates.yaml",
     "pod_security.yaml",
     "policy_fields.yaml",
+    "scheduler_findings.yaml",
 )
 
 
@@ -165,6 +167,7 @@ class Knowledge:
     pod_security: Levels
     field_ideas: Mapping[str, str]
     meant_words: Mapping[str, list[str]]
+    scheduler_findings: tuple[SchedulerFinding, ...]
 
 
 def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = None) -> Knowledge:
@@ -218,6 +221,9 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             ),
             field_ideas=_field_ideas(documents["policy_fields.yaml"]),
             meant_words=documents["policy_fields.yaml"]["meant_words"],
+            scheduler_findings=msgspec.convert(
+                documents["scheduler_findings.yaml"]["findings"], tuple[SchedulerFinding, ...]
+            ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, BadInput) as error:
         raise KnowledgeError(f"fact tables: {type(error).__name__}: {error}") from error

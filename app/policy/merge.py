@@ -205,7 +205,8 @@ def _cuda_needs(
     if request.other_vendors_only(knowledge):
         return (), ()
     minimums = [(origin, cuda) for origin, needs in source_needs if (cuda := LEAST_CUDA.of(needs))]
-    required = [minimum_need(cuda, _cuda_evidence(origin), knowledge) for origin, cuda in minimums]
+    evidence = {ANNOTATION: "annotation gpu-usher.io/cuda"}
+    required = [minimum_need(cuda, evidence.get(origin, f"policy {origin}"), knowledge) for origin, cuda in minimums]
     preferred: list[CUDANeed] = []
     if not any(origin == ANNOTATION for origin, _ in minimums):
         rows = tuple(_image_rows(applied, level))
@@ -220,10 +221,6 @@ def _image_rows(applied: list[AppliedPolicy], level: Action) -> Iterator[ImageRo
         if cuda and policy.applies(Rule.CUDA, level):
             for row in cuda.images:
                 yield ImageRow(re.compile(translate(row.image)), parse_minimum(row.cuda), policy.name, row.compat)
-
-
-def _cuda_evidence(origin: str) -> str:
-    return "annotation gpu-usher.io/cuda" if origin == ANNOTATION else f"policy {origin}"
 
 
 def _accepted_compatibilities(applied: list[AppliedPolicy], level: Action) -> Iterator[AcceptedCompatibility]:

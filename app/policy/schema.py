@@ -295,7 +295,9 @@ def structural_schema(schema: CRDSchema) -> CRDSchema:
 
 def _structural(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSchema:
     node = resolve_schema(schema, defs)
-    structural = {key: _copy_list(node[key]) for key in _COPIED_KEYWORDS if key in node}
+    present = {key: node[key] for key in _COPIED_KEYWORDS if key in node}
+    # Lists are copied, since YAML would write one that occurs twice as an anchor and an alias.
+    structural = {key: list(value) if isinstance(value, list) else value for key, value in present.items()}
     if "const" in node:
         structural["enum"] = [node["const"]]
     if isinstance(node.get("default"), int) or (node.get("default") and isinstance(node["default"], str)):
@@ -336,8 +338,3 @@ def resolve_schema(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> CRDSch
         return siblings
     (branch,) = branches
     return {**resolve_schema(branch, defs), **siblings}
-
-
-def _copy_list(value: Any) -> Any:
-    """Copy a list, since YAML would write a list object that occurs twice as an anchor and an alias."""
-    return list(value) if isinstance(value, list) else value

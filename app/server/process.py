@@ -127,7 +127,8 @@ def _watch(
             return
         if loop_answered.wait(limit_seconds) or stopped.is_set():
             continue
-        stack = _stack_of(thread)
+        frame = sys._current_frames().get(thread)
+        stack = "".join(traceback.format_stack(frame)[-FRAMES:]).rstrip() if frame else ""
         on_blocked()
         if time.monotonic() - logged_at >= QUIET_SECONDS:
             event("event loop blocked", logging.WARNING, over_seconds=limit_seconds, stack=stack, not_logged=not_logged)
@@ -136,9 +137,3 @@ def _watch(
             not_logged += 1
         while not loop_answered.wait(ASK_SECONDS) and not stopped.is_set():
             pass  # each block is reported once
-
-
-def _stack_of(thread: int) -> str:
-    frame = sys._current_frames().get(thread)
-    lines = traceback.format_stack(frame)[-FRAMES:] if frame else []
-    return "".join(lines).rstrip()

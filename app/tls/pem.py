@@ -67,7 +67,9 @@ def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
     try:
         certificates = tuple(x509.load_pem_x509_certificates(pem))
         for certificate in certificates:
-            _check_dates(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+            begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            if not EARLIEST <= begins <= LATEST or ends < begins:
+                raise ValueError(f"valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}")
             certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()  # parsed when read
     except FAULTS as error:
         raise ValueError(f"not a certificate that can be read: {_one_line(error)}") from error
@@ -138,11 +140,6 @@ def signed_by(certificate: bytes, authority: bytes) -> bool:
     except FAULTS:
         return False
     return True
-
-
-def _check_dates(begins: dt.datetime, ends: dt.datetime) -> None:
-    if not EARLIEST <= begins <= LATEST or ends < begins:
-        raise ValueError(f"valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}")
 
 
 def _one_line(error: Exception) -> str:

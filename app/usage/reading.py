@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from app.knowledge.dcgm import DCGM, Measure, UsageMetric, UsageMetrics
 from app.usage.history import KNOWN_SHARE, MINUTE, Hold, Pace, UseHistory, Window
@@ -151,33 +150,6 @@ def hold_key(labels: Mapping[str, str], dcgm: DCGM, usage: UsageMetrics) -> Hold
     return first_label(labels, usage.namespace_labels), pod, gpu, first_label(labels, usage.instance_labels)
 
 
-class UnitLabels(NamedTuple):
-    """What the labels of a series say of the GPU or instance itself; empty is unknown."""
-
-    node: str
-    profile: str
-    model: str
-
-
-def unit_of_labels(labels: Mapping[str, str], dcgm: DCGM, usage: UsageMetrics) -> UnitLabels:
-    """Read the unit that a series is about."""
-    names = dcgm.node_labels, usage.profile_labels, usage.model_labels
-    return UnitLabels(*(first_label(labels, some) for some in names))
-
-
-def hold_of(key: HoldKey, unit: UnitLabels, shared: bool, windows: Iterable[Window]) -> Hold:
-    """Make the hold of a key, with the windows in which it was held."""
-    namespace, pod, gpu, instance = key
-    held = tuple(window for window in windows if window.held)
-    return Hold(namespace, pod, unit.node, gpu, instance, unit.profile, unit.model, shared, held)
-
-
-def sorted_holds(holds: Iterable[Hold]) -> tuple[Hold, ...]:
-    """Sort the holds that were seen in any window."""
-    seen = (hold for hold in holds if hold.windows)
-    return tuple(sorted(seen, key=lambda hold: (hold.namespace, hold.pod, hold.device)))
-
-
 @dataclass(slots=True)
 class _Cells:
     """The figures of a hold by figure, metric and window, as they come in. `labels` are those of its first series."""
@@ -221,8 +193,11 @@ class HistoryBuilder:
     ) -> UseHistory:
         """Give the history of what was taken in."""
         bare = UseHistory(start, end, window_seconds, (), problems)
-        holds = sorted_holds(self._hold(key, cells, bare.minutes) for key, cells in pace(self._cells.items()))
-        return UseHistory(start, end, window_seconds, holds, problems)
+        holds = (self._hold(key, cells, bare.minutes) for key, cells in pace(self._cells.items()))
+        seen = sorted(
+            (hold for hold in holds if hold.windows), key=lambda hold: (hold.namespace, hold.pod, hold.device)
+        )
+        return UseHistory(start, end, window_seconds, tuple(seen), problems)
 
     def _hold(self, key: HoldKey, cells: _Cells, minutes: int) -> Hold:
         held, sliced = cells.figures[Figure.Held, ""], bool(key[-1])
@@ -230,7 +205,11 @@ class HistoryBuilder:
             window_of(index, min(held[index], minutes), cells.figures_at(index), self._usage, sliced)
             for index in sorted(held)
         )
-        return hold_of(key, unit_of_labels(cells.labels, self._dcgm, self._usage), cells.shared, windows)
+        namespace, pod, gpu, instance = key
+        names = self._dcgm.node_labels, self._usage.profile_labels, self._usage.model_labels
+        node, profile, model = (first_label(cells.labels, some) for some in names)
+        held_windows = tuple(window for window in windows if window.held)
+        return Hold(namespace, pod, node, gpu, instance, profile, model, cells.shared, held_windows)
 
 
 def window_of(number: int, held: float, figure: FigureOf, usage: UsageMetrics, sliced: bool) -> Window:

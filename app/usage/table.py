@@ -164,6 +164,7 @@ def _row(of: str, unit: UseUnit, positions: Sequence[int], history: UseHistory, 
     shared = unit is UseUnit.Share
     idle_now = [seconds for position in positions if (seconds := idle.get(position, 0.0)) > 0]
     share = None if shared or not measured else active / measured
+    peaks = [window.memory_mib for hold in holds for window in hold.windows if window.memory_mib is not None]
     return UsageRow(
         of=of,
         unit=unit.value,
@@ -171,17 +172,12 @@ def _row(of: str, unit: UseUnit, positions: Sequence[int], history: UseHistory, 
         held_hours=held / 60,
         known_share=known / held if held else 0.0,
         active_share=share,
-        memory_peak_mib=None if shared else _memory_peak(holds),
+        memory_peak_mib=None if shared or not peaks else round(max(peaks)),
         held_now=sum(held_now(hold, history) for hold in holds),
         idle_now=len(idle_now),
         idle_hours=max(idle_now) / 3600 if idle_now else None,
         unseen_hours=_sum(_unseen(hold, history) for hold in holds) / 60,
     )
-
-
-def _memory_peak(holds: Iterable[Hold]) -> int | None:
-    peaks = [window.memory_mib for hold in holds for window in hold.windows if window.memory_mib is not None]
-    return round(max(peaks)) if peaks else None
 
 
 def _unseen(hold: Hold, history: UseHistory) -> float:

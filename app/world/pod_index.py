@@ -111,7 +111,10 @@ def read_pod_record(
     requests = read_bound_requests(document)
     usage, pending = None, None
     if requests is None or requests.may_have_gpus:
-        usage = before if before and _still_holds(document, before) else read_gpu_usage(document, knowledge)
+        # A running pod holds what it held: only its CPU and memory can be resized.
+        running = (document.get("status") or {}).get("phase") not in FINISHED
+        same = before and running and (document.get("spec") or {}).get("nodeName") == before.node
+        usage = before if same else read_gpu_usage(document, knowledge)
     if requests is None:
         pending = read_pending_pod(document, knowledge, keep_document)
     return PodRecord(
@@ -122,12 +125,6 @@ def read_pod_record(
         read_place(document),
         node_that_gives_one_unit(document, knowledge),
     )
-
-
-def _still_holds(document: Mapping[str, Any], before: GPUUsage) -> bool:
-    """Tell whether a pod holds what it held: of a running pod only CPU and memory can be resized."""
-    running = (document.get("status") or {}).get("phase") not in FINISHED
-    return running and (document.get("spec") or {}).get("nodeName") == before.node
 
 
 NOTHING: Mapping[str, int] = {}

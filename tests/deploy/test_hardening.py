@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.schedulerconfig.verify import verify
 from app.schedulerconfig.write import URLS, ConfigurationPlan, managed_resources, write
 from app.settings import Settings
 from tests.builders import knowledge
 from tests.deploy.rendering import DEPLOY, Object
+from tests.schedulerconfig.checked import verify
 
 POLICIES = DEPLOY.parent / "policies"
 """The folder of which the ConfigMap is made."""

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.schedulerconfig.verify import ConfigurationFinding, managed_by_scheduler, verify
+from app.schedulerconfig.verify import CHECKS, ConfigurationFinding, managed_by_scheduler
 from app.schedulerconfig.write import Target, write
 from app.values.errors import PolicyError
+from tests.builders import knowledge
+from tests.schedulerconfig.checked import verify
 from tests.schedulerconfig.test_write import plan
 
 
@@ -71,6 +73,19 @@ def test_mistake_is_found_with_its_place_and_a_remedy(fields: dict[str, Any], wo
     assert finding.remedy
 
 
+def test_rows_name_every_check_and_advise_what_is_written() -> None:
+    """F88: a remedy `field: value` is what write writes."""
+    document = yaml.safe_load(write(plan("second", resources=("nvidia.com/gpu",), filter_answer="all", every_pod=True)))
+    [gpu_pods, other_pods], [profile] = document["extenders"], document["profiles"]
+    written = {"extender": gpu_pods, "gpu-pods": gpu_pods, "other-pods": other_pods, "profile": profile}
+    advised = [(row.of, row.field, row.remedy.removeprefix(f"{row.field}: ")) for row in knowledge().scheduler_findings]
+
+    assert {row.check for row in knowledge().scheduler_findings if not row.wants} == set(CHECKS)
+    for of, field, value in advised:
+        if of in written and value.isalnum():
+            assert yaml.safe_load(value) in (written[of][field], 0), field
+
+
 def test_finding_points_at_the_line() -> None:
     text = changed(ignorable=True)
     line = next(number for number, line_text in enumerate(text.splitlines(), 1) if "ignorable" in line_text)
@@ -129,7 +144,11 @@ MANAGES = {**OTHER, "managedResources": [{"name": "nvidia.com/gpu"}]}
 
 @pytest.mark.parametrize(
     ("others", "words"),
-    [([BINDS], None), ([BINDS, BINDS], "bindVerb: set in 2"), ([MANAGES], "nvidia.com/gpu is listed twice")],
+    [
+        ([BINDS], None),
+        ([BINDS, BINDS], "bindVerb is set in 2 extenders"),
+        ([MANAGES], "nvidia.com/gpu is listed twice"),
+    ],
     ids=["one binds", "two bind", "one resource in two extenders"],
 )
 def test_extenders_that_the_scheduler_would_not_start_with_are_found(others: list[Any], words: str | None) -> None:
@@ -213,7 +232,7 @@ def test_two_entries_of_ours_are_one_too_many() -> None:
     document = yaml.safe_load(changed())
     document["extenders"] *= 2
 
-    assert "gpu-usher is listed twice" in [
+    assert "extenders: gpu-usher is listed twice" in [
         finding.message for finding in findings_of(yaml.dump(document, Dumper=NoAliases))
     ]
 
@@ -261,7 +280,7 @@ def test_entry_for_other_pods_alone_leaves_gpu_pods_to_nobody() -> None:
     del document["extenders"][0]
 
     assert [finding.message for finding in findings_of(yaml.safe_dump(document))] == [
-        "no entry whose urlPrefix ends in /scheduler, and /other-pods leaves GPU pods to it"
+        "extenders: no entry whose urlPrefix ends in /scheduler, and /other-pods leaves GPU pods to it"
     ]
 
 

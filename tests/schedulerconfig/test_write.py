@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from app.schedulerconfig.batching import batchable_profiles
-from app.schedulerconfig.verify import verify
 from app.schedulerconfig.write import (
     OWN_NAME,
     ConfigurationPlan,
@@ -21,6 +20,7 @@ from app.schedulerconfig.write import (
 )
 from app.values.errors import BadInput
 from tests.builders import knowledge, node
+from tests.schedulerconfig.checked import verify
 
 CA = b"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
 
