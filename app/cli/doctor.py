@@ -196,7 +196,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
     )
     for document in survey.objects.get("Pod", ()):
         metadata: dict[str, Any] = document.get("metadata") or {}
-        usage = state.usage_of(metadata.get("uid", ""))
+        usage = state.allocations.get(metadata.get("uid", ""))
         node = state.nodes.get(usage.node) if usage is not None and usage.bound else None
         if node is None:
             continue

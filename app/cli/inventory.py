@@ -72,7 +72,7 @@ def inventory(
 
 
 def _take(state: State) -> Inventory:
-    usages = {name: state.usage_on(name) for name in state.nodes}
+    usages = {name: state.allocations.bound(name) for name in state.nodes}
     cluster, families = state.devices.dra.current, state.knowledge.families
     requested = state.node_requests.used
     units = take_inventory(state.nodes, usages, state.knowledge.products, cluster, families, requested)

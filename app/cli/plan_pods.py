@@ -234,7 +234,7 @@ def mig(
     """
     objects, state, rules = fleet.read_governed()
     pods = list(gpu_pods(objects, state, rules))
-    idle = [name for name in selected(state, nodes) if not state.usage_on(name)]
+    idle = [name for name in selected(state, nodes) if not state.allocations.bound(name)]
     with show_progress("finding slices for waiting pods"):
         result = advise_layout(state.nodes, idle, pods, state.knowledge)
     show(result, output, lambda console: _show_layout(console, result))

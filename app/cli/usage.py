@@ -75,7 +75,7 @@ class PrometheusOptions:
             raise BadInput("got --prometheus-token-file without --prometheus, wants both")
         end = now().timestamp()
         if not self.prometheus:
-            usages = {name: state.usage_on(name) for name in state.nodes}
+            usages = {name: state.allocations.bound(name) for name in state.nodes}
             return demo_history(state.nodes, usages, end, seconds)
         knowledge = state.knowledge
         source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, self.prometheus_token_file)

@@ -46,7 +46,7 @@ class FleetPlacements:
             names = [name for name in verdicts.feasible if not unserved_claim(demand, self._state.nodes[name])]
             self._fitting[demand] = frozenset(names)
             self._best[demand] = tuple(nsmallest(2, map(_sort_key, verdicts.totals(names), names)))
-        usage = self._state.usage_of(uid)
+        usage = self._state.allocations.get(uid)
         others = [candidate for candidate in self._best[demand] if usage is None or candidate[1] != usage.node]
         own = self._own_node(demand, usage) if usage else None
         return min([*others[:1], *([own] if own else [])], default=(None, None))[1]
@@ -56,7 +56,7 @@ class FleetPlacements:
         if not demand.requests_gpus:
             return frozenset()
         self.best(demand, uid)
-        usage = self._state.usage_of(uid)
+        usage = self._state.allocations.get(uid)
         own = {usage.node} if usage else frozenset()
         return self._fitting[demand] - own | (own if usage and self._own_node(demand, usage) else frozenset())
 

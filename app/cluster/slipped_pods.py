@@ -110,11 +110,11 @@ class SlippedPods:
         """Check every node with GPU pods; the round ends when the API server does not answer."""
         state = self._state
         for name in list(self._slipped_by_node):
-            if name not in state.nodes or not state.usage_on(name):
+            if name not in state.nodes or not state.allocations.bound(name):
                 self._note(name, {})
         self._measure()
         for index, name in enumerate(list(state.nodes), 1):
-            if state.usage_on(name):
+            if state.allocations.bound(name):
                 try:
                     await self._check_node(name)
                 except ApiError:
@@ -126,7 +126,7 @@ class SlippedPods:
     async def _check_node(self, name: str) -> None:
         query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
         body = await self._server.get(API_KINDS["Pod"].path(), query)
-        uids = {usage.uid for usage in self._state.usage_on(name)}
+        uids = {usage.uid for usage in self._state.allocations.bound(name)}
         slipped: dict[str, SlippedPod] = {}
         for index, (uid, document) in enumerate(_pods(body, uids)):
             node = self._state.nodes.get(name)

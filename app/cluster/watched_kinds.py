@@ -153,7 +153,7 @@ def _nodes(state: State) -> WatchedKind[Node]:
 
 def _pods(state: State) -> WatchedKind[PodRecord]:
     def read(document: Mapping[str, Any]) -> PodRecord:
-        return read_pod_record(document, state.knowledge, state.usage_of(document["metadata"].get("uid", "")))
+        return read_pod_record(document, state.knowledge, state.allocations.get(document["metadata"].get("uid", "")))
 
     def put(_key: str, uid: str, record: PodRecord) -> None:
         state.take_pod(uid, record)

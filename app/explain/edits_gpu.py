@@ -162,7 +162,10 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
     node = near_miss.node
     for resource, amount in near_miss.scheduled_pod.demand.resources:
         short = amount - node.free.units.get(resource, 0)
-        usages = [(usage, dict(usage.units).get(resource, 0)) for usage in near_miss.snapshot.state.usage_on(node.name)]
+        usages = [
+            (usage, dict(usage.units).get(resource, 0))
+            for usage in near_miss.snapshot.state.allocations.bound(node.name)
+        ]
         evicted: list[GPUUsage] = []
         freed = 0
         idle = near_miss.snapshot.idle

@@ -143,7 +143,9 @@ def _preempts(
         return False
     nodes, used = dict(snapshot.nodes), dict(snapshot.used)
     for name, node in snapshot.nodes.items():
-        usages = (usage for usage in snapshot.state.usage_on(name) if usage.bound and usage.priority < priority)
+        usages = (
+            usage for usage in snapshot.state.allocations.bound(name) if usage.bound and usage.priority < priority
+        )
         if units := [unit for usage in usages for unit in usage.units]:
             nodes[name] = node.with_free(node.free.with_units(units), node.free_cpu_milli)
             left = dict(used.get(name, {}))

@@ -169,7 +169,10 @@ def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[
     if node := pod.nominated_node_name:
         yield f"kube-scheduler has chosen {node} for it, and waits until the pods that it preempts there have ended"
     holders = {
-        usage.name: usage.node for name in snapshot.nodes for usage in snapshot.state.usage_on(name) if usage.bound
+        usage.name: usage.node
+        for name in snapshot.nodes
+        for usage in snapshot.state.allocations.bound(name)
+        if usage.bound
     }
     template = pod.labels.get("pod-template-hash")
     for other in snapshot.existing_pods or ():

@@ -74,7 +74,7 @@ def usage_source(service: Service) -> UseSource | None:
         return PrometheusUse(
             settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file, pausing
         )
-    return DemoUsage(lambda: state.nodes, state.usage_on) if settings.demo else None
+    return DemoUsage(lambda: state.nodes, state.allocations.bound) if settings.demo else None
 
 
 def add_events(service: Service) -> None:

@@ -96,7 +96,9 @@ class FleetMap:
     def _tile(self, node: Node) -> Tile:
         state, name = self._state, node.name
         held = state.devices.devices_held_on(node)
-        return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held)
+        return tile_of(
+            node, state.allocations.bound(name), state.node_requests.used.get(name, {}), state.knowledge, held
+        )
 
     def tiles_of(self, names: Iterable[str]) -> dict[str, tuple[str, Markup] | None]:
         """Return the product and the HTML of the tiles of some nodes; None for a node without a tile."""

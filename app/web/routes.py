@@ -208,7 +208,7 @@ class WebPages:
         async with self._queue.turn():
             await in_slices(self._map.catch_up())
         tile = self._map.tiles.get(name)
-        usages = sorted(self._core.state.usage_on(name), key=lambda usage: usage.name)
+        usages = sorted(self._core.state.allocations.bound(name), key=lambda usage: usage.name)
         devices = devices_of_node(node, self._core.state.devices.dra.current.copied())
         return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
@@ -254,7 +254,7 @@ class WebPages:
         state = self._core.state
         pods = [(pod.key, "") for pod in state.waiting_pods()]
         for index, node in enumerate(list(state.nodes)):
-            pods += [(usage.name, node) for usage in state.usage_on(node)]
+            pods += [(usage.name, node) for usage in state.allocations.bound(node)]
             if index % NODES_AT_ONCE == 0:
                 yield
         return pods

@@ -46,7 +46,7 @@ def held_by_others(state: State, pod: Pod, holds: Mapping[tuple[str, str], Group
     named = (
         (name, hold.all_units)
         for (uid, name), hold in holds.items()
-        if hold.group != key and hold.group.startswith(f"{pod.namespace}/") and state.usage_of(uid) is None
+        if hold.group != key and hold.group.startswith(f"{pod.namespace}/") and state.allocations.get(uid) is None
     )
     return (
         *_of_products(state, allocations.held_in(pod.namespace, pod.uid).items()),

@@ -99,7 +99,7 @@ class SchedulingGroups:
         if not pod.pod_group:
             return []
         members = self._layout(pod, demand).members
-        own = self._state.nominated(members)
+        own = self._state.allocations.nominated(members)
         nodes = {name: self._state.node_without_pods(name, members) for name in own.intersection(lost)}
         return [name for name, node in nodes.items() if node is not None and judge(demand, node, recount) is None]
 
@@ -172,7 +172,7 @@ class SchedulingGroups:
         starts: dict[str, int] = {}
         rooms: dict[str, int] = {}
         turns: dict[Hashable, int] = {}
-        own = self._state.nominated(members)
+        own = self._state.allocations.nominated(members)
         for name in sorted(name for name, node in self._state.nodes.items() if node.free.memory):
             node = self._state.nodes[name]
             without = self._state.node_without_pods(name, members) if name in own else node
@@ -202,7 +202,7 @@ class SchedulingGroups:
         held: dict[str, dict[str, int]] = {}
         for (uid, name), hold in self.holds.items():
             own = uid == pod.uid or (hold.group, hold.members) == (group, members)
-            if not own and self._state.usage_of(uid) is None:
+            if not own and self._state.allocations.get(uid) is None:
                 taken = held.setdefault(name, {})
                 for resource, amount in hold.units:
                     taken[resource] = taken.get(resource, 0) + amount * hold.memory_mib
@@ -232,7 +232,7 @@ def gang_of_pod(state: State, pod: Pod, document: Mapping[str, Any]) -> Gang | N
     others = [other for uid, other in waiting.items() if uid != pod.uid]
     alike = {**document, "status": {}}  # its claims are not theirs
     documents = (document, *(other.document or _like(alike, own, other) for other in others))
-    gang = Gang(key, documents, state.bound_of(workload_of(pod.namespace, {}, pod.pod_group)))
+    gang = Gang(key, documents, state.allocations.bound_of(workload_of(pod.namespace, {}, pod.pod_group)))
     return with_pod_group(gang, state.pod_groups.get(f"{pod.namespace}/{pod.pod_group}"))
 
 

@@ -88,10 +88,10 @@ class State:
         self._node_groups = NodeGroups(knowledge)
         self.changes = ChangeLog()
         self._classes: dict[NodeClass, NodeClass] = {}
-        self._allocations = GPUAllocations()
-        twice = NodesServedTwice(self.devices.dra, self._allocations, knowledge.families)
+        self.allocations = GPUAllocations()
+        twice = NodesServedTwice(self.devices.dra, self.allocations, knowledge.families)
         self.node_requests = NodeRequests()
-        self._free = FreeResourcesOfNodes(self.devices, self._allocations, twice, self.node_requests.used)
+        self._free = FreeResourcesOfNodes(self.devices, self.allocations, twice, self.node_requests.used)
         self._health: dict[str, Health] = {}
         self.overrun: set[str] = set()
         self.served_twice: set[str] = set()
@@ -172,15 +172,15 @@ class State:
         requested, usage = self.node_requests.put(uid, record.requests), record.usage
         if usage is None:
             waits = record.pending is not None
-            self._update_free(self._allocations.unbind(uid) if waits else self._allocations.drop(uid))
+            self._update_free(self.allocations.unbind(uid) if waits else self.allocations.drop(uid))
         else:
-            self._update_free(self._allocations.put(usage) if usage.bound else self._allocations.nominate(usage))
+            self._update_free(self.allocations.put(usage) if usage.bound else self.allocations.nominate(usage))
         self._take_rest(uid, record, requested)
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod, and any promise to it."""
         requested = self.node_requests.put(uid, None)
-        self._update_free(self._allocations.drop(uid))
+        self._update_free(self.allocations.drop(uid))
         self._take_rest(uid, NO_POD, requested)
 
     def _take_rest(self, uid: str, record: PodRecord, requested: set[str]) -> None:
@@ -197,41 +197,28 @@ class State:
 
     def promise(self, usage: GPUUsage, now: float) -> None:
         """Promise a node to a pod. `now` is of a monotonic clock."""
-        self._update_free(self._allocations.promise(usage, now + PROMISE_SECONDS))
+        self._update_free(self.allocations.promise(usage, now + PROMISE_SECONDS))
 
     def release(self, uid: str, now: float) -> None:
         """Remove the promise to a pod that is asked about again, and all expired promises."""
-        self._update_free(self._allocations.release(uid, now))
+        self._update_free(self.allocations.release(uid, now))
 
     def group_cliques(self, pod: Pod) -> frozenset[str]:
         """Return the NVLink domains of other pods of a Pod's group, bound or promised."""
         group = workload_of(pod.namespace, pod.labels, pod.pod_group)
         if not group:
             return frozenset()
-        names = (*self._allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
+        names = (*self.allocations.nodes_of(group, pod.uid), *self.claiming_pods.nodes_of(group, pod.uid))
         nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
-
-    def bound_of(self, workload: str) -> int:
-        """Count the bound pods with GPUs of a workload."""
-        return self._allocations.bound_of(workload)
-
-    @property
-    def allocations(self) -> GPUAllocations:
-        """What pods hold, and what was promised to them."""
-        return self._allocations
 
     def units_of(self, pod: PendingPod) -> int:
         """Count the units and devices that a pending pod asks for."""
         return sum(units for _, units in pod.gpu_requests) + self.devices.devices_claimed(pod)
 
-    def nominated(self, uids: Iterable[str]) -> set[str]:
-        """Return the nodes for which the API server shows these pods nominated."""
-        return self._allocations.nominated(uids)
-
     def unpromised(self, uid: str) -> Node | None:
         """Return the node that is promised to a pod as it would be without the promise; None if there is none."""
-        name = self._allocations.promised(uid)
+        name = self.allocations.promised(uid)
         return self.node_without_pods(name, (uid,)) if name is not None else None
 
     def node_without_pods(self, name: str, uids: Container[str]) -> Node | None:
@@ -281,18 +268,6 @@ class State:
         """Note that all RuntimeClasses are known, even if there is none."""
         self.runtime_classes = self.runtime_classes or {}
         self._fleet = None
-
-    def usage_of(self, uid: str) -> GPUUsage | None:
-        """Return the GPU usage of a bound pod; None if it has none or is unknown."""
-        return self._allocations.get(uid)
-
-    def usage_on(self, node: str) -> tuple[GPUUsage, ...]:
-        """Return the GPU usage of the pods bound to a node."""
-        return self._allocations.bound(node)
-
-    def requested_on(self, node: str) -> Mapping[str, int]:
-        """Return the sum of the requests of the pods bound to a node, by resource."""
-        return self.node_requests.used.get(node, {})
 
     def intern(self, node_class: NodeClass) -> NodeClass:
         """Return the shared object of equal node classes, so that verdicts can be cached by identity."""

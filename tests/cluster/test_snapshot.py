@@ -73,7 +73,11 @@ def test_bound_unfinished_pods_hold_what_they_ask_and_others_hold_nothing() -> N
     state = filled(listed(*pods, unbound, NODE))
 
     assert state.nodes["a"].free.units == {"nvidia.com/gpu": 2}
-    assert {usage.name for usage in state.usage_on("a")} == {"default/Running", "default/Pending", "default/Unknown"}
+    assert {usage.name for usage in state.allocations.bound("a")} == {
+        "default/Running",
+        "default/Pending",
+        "default/Unknown",
+    }
 
 
 def test_namespaces_have_their_labels_and_unknown_ones_the_one_that_all_have() -> None:

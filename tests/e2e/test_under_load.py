@@ -150,7 +150,7 @@ def nodes(plane: ControlPlane) -> None:
 def summary(state: State) -> dict[str, Any]:
     return {
         "nodes": {name: (node.node_class, dict(node.free.units), node.taints) for name, node in state.nodes.items()},
-        "held": {name: sorted(state.usage_on(name), key=lambda pod: pod.uid) for name in state.nodes},
+        "held": {name: sorted(state.allocations.bound(name), key=lambda pod: pod.uid) for name in state.nodes},
         "namespaces": {name: dict(labels) for name, labels in state.namespaces.by_name.items()},
     }
 

@@ -35,7 +35,7 @@ PATHS = (
 def taken(objects: list[dict[str, Any]]) -> Inventory:
     """Return the inventory of objects."""
     state = state_of(objects)
-    usages = {name: state.usage_on(name) for name in state.nodes}
+    usages = {name: state.allocations.bound(name) for name in state.nodes}
     return take_inventory(state.nodes, usages, knowledge().products, state.devices.dra.current)
 
 

@@ -83,7 +83,7 @@ def polled(source: Source, policy_set: PolicySet = RULE, nodes: Sequence[dict[st
 def with_demo_usage(service: Service) -> Service:
     """Give a service the made-up history of its fleet, always of the same day, and poll it once."""
     state = service.state
-    source = DemoUsage(lambda: state.nodes, state.usage_on)
+    source = DemoUsage(lambda: state.nodes, state.allocations.bound)
     service.usage = UsagePoller(source, lambda: service.policies, state, service.metrics.use, wall=lambda: WALL)
     with ThreadPoolExecutor(1) as thread:  # a browser has an event loop running in this one
         thread.submit(asyncio.run, service.usage.poll()).result()

@@ -24,7 +24,7 @@ def state_of(fleet: str | None = None) -> State:
 def tile(state: State, name: str) -> Tile:
     node = state.nodes[name]
     held = state.devices.devices_held_on(node)
-    return tile_of(node, state.usage_on(name), state.requested_on(name), state.knowledge, held)
+    return tile_of(node, state.allocations.bound(name), state.node_requests.used.get(name, {}), state.knowledge, held)
 
 
 def drawn(node_tile: Tile) -> list[tuple[str, int, int, str]]:
@@ -206,7 +206,7 @@ def test_namespaces_of_a_tile_are_those_that_hold_its_gpus() -> None:
     state.put_node(node_document())
     for namespace in ("b", "a", "b"):
         made = pod(gpus(2), nodeName="n")
-        made["metadata"] |= {"namespace": namespace, "uid": f"{namespace}{len(state.usage_on('n'))}"}
+        made["metadata"] |= {"namespace": namespace, "uid": f"{namespace}{len(state.allocations.bound('n'))}"}
         state.put_pod({**made, "status": {"phase": "Running"}})
 
     node_tile = tile(state, "n")

@@ -151,7 +151,7 @@ def test_filter_shows_each_node_under_the_words_it_has(service: Service, ask: As
         names |= page.tiles
 
     everything = {name for name, node in service.nodes.items() if node.has_gpus}
-    held = {name for name in everything if service.state.usage_on(name)}
+    held = {name for name in everything if service.state.allocations.bound(name)}
     assert names == (held if key == "namespace" else everything)
 
 
