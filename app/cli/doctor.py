@@ -58,10 +58,9 @@ from app.tls.pem import read_certificate
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
-from app.world.rulings import RulingCache
 from app.world.scheduling_groups import gang_of_pod
 from app.world.state import State
-from app.world.world import world_of
+from app.world.world import RulingCache, world_of
 
 ADDRESS_SECONDS = 10.0
 """Limit of one TLS handshake with a webhook that has a URL."""

@@ -27,9 +27,8 @@ from app.whatif.driver import NodeTurn, Rollout, plan_rollout
 from app.whatif.mig_relayout import MIGRelayout, parse_layout, relayout
 from app.whatif.node_template import node_template
 from app.whatif.placing_in_turn import GPUPod
-from app.world.rulings import RulingCache
 from app.world.state import State
-from app.world.world import world_of
+from app.world.world import RulingCache, world_of
 
 
 def moving_pods(objects: Objects, state: State, policies: PolicySet) -> Iterator[MovingPod]:

@@ -46,11 +46,10 @@ from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, WireError
 from app.world.demand_learning import DemandLearning
 from app.world.namespace_limits import LimitsExceeded, held_by_others
-from app.world.rulings import RulingCache, TemplateCache
 from app.world.scheduling_groups import SchedulingGroups
 from app.world.state import State
 from app.world.verdict_cache import VerdictCache, VerdictTable
-from app.world.world import World, world_of
+from app.world.world import RulingCache, TemplateCache, World, world_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.nodes.model import UNSHARED, Node, Sharing
 from app.policy.compiled import PolicySet
 from app.values.reasons import Code
-from app.world.rulings import RulingCache
-from app.world.world import World
+from app.world.world import RulingCache, World
 
 EditedDocument = dict[str, Any]
 

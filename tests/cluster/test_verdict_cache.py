@@ -17,9 +17,9 @@ from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName
 from app.world import verdict_cache
 from app.world.device_state import DeviceState
-from app.world.rulings import LARGEST_KEPT, RulingCache
 from app.world.state import State
 from app.world.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
+from app.world.world import LARGEST_KEPT, RulingCache
 from tests.builders import demand, gpus, knowledge, node_document, pod, policies, policy, shipped
 from tests.placement.expected_demands import expected_from_classes
 

@@ -24,8 +24,8 @@ from app.nodes.reading import read_node
 from app.placement.ranking import TIE_BREAKS_KEPT, tie_break
 from app.server.service import Service
 from app.values.quantity import parse_quantity
-from app.world.rulings import RULINGS_KEPT
 from app.world.verdict_cache import DEMANDS_KEPT
+from app.world.world import RULINGS_KEPT
 from tests.bench.measure import resident_mib
 from tests.builders import knowledge
 from tests.fuzz.mutations import mutated

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.schedulerconfig.batching import batchable_profiles, describe_batching
-from app.schedulerconfig.verify import batching_line
+from app.schedulerconfig.verify import batchable_profiles, batching_line, describe_batching
 from app.schedulerconfig.write import OWN_NAME, Target, write
 from tests.schedulerconfig.checked import verify
 from tests.schedulerconfig.test_write import plan

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.schedulerconfig.batching import batchable_profiles
+from app.schedulerconfig.verify import batchable_profiles
 from app.schedulerconfig.write import (
     OWN_NAME,
     ConfigurationPlan,
