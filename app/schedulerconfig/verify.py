@@ -4,10 +4,10 @@
 scheduler_findings.yaml says what each field must be, why, and what to write. Here are the checks that need more than
 the field's value.
 
-Opportunistic batching, which an extender switches off: from 1.35 on, kube-scheduler gives equal pods in a row, each of which fills its node, the nodes that it found for the
-first of them. A process with an extender does so for none of its profiles
-(pkg/scheduler/framework/runtime/framework.go computeBatchablePlugins), and no profile does so for pods to which default
-spreading constraints apply, as they do unless its configuration says otherwise
+Opportunistic batching, which an extender switches off: from 1.35 on, kube-scheduler gives equal pods in a row, each of
+which fills its node, the nodes that it found for the first of them. A process with an extender does so for none of its
+profiles (pkg/scheduler/framework/runtime/framework.go computeBatchablePlugins), and no profile does so for pods to
+which default spreading constraints apply, as they do unless its configuration says otherwise
 (framework/plugins/podtopologyspread/plugin.go SignPod). Read in 1.36.3 and 1.37.2.
 """
 
