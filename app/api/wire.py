@@ -17,7 +17,7 @@ import msgspec
 
 from app.intree.soft_constraints import SoftConstraints, read_soft_constraints
 from app.kube.objects import NodeObject
-from app.kube.pod_limits import LONGEST_NAME
+from app.kube.pod_limits import LONGEST_NAME, OWNERS, STATUS
 from app.kube.pods import TOKEN_VOLUME, Pod, read_pod
 from app.values.errors import MalformedPod, QuantityError, WireError
 
@@ -266,10 +266,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     uid: str | None = None
     labels: msgspec.Raw = ABSENT
     annotations: msgspec.Raw = ABSENT
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    nominated_node_name: str | None = None
+    owner_references: msgspec.Raw = ABSENT
 
 
 class _PodParts(msgspec.Struct):
@@ -277,10 +274,13 @@ class _PodParts(msgspec.Struct):
 
     metadata: _Metadata
     spec: msgspec.Raw = ABSENT
-    status: _Status | None = None
+    status: msgspec.Raw = ABSENT
+    nominated: str | None = None
 
 
 _PARTS = msgspec.json.Decoder(_PodParts)
+_OWNERS = msgspec.json.Decoder(OWNERS | None)
+_STATUS = msgspec.json.Decoder(STATUS | None)
 
 
 class PodTemplates:
@@ -317,13 +317,13 @@ def _parts(body: bytes) -> _PodParts | None:
         return None
     try:
         parts: _PodParts = _PARTS.decode(body)
+        _OWNERS.decode(parts.metadata.owner_references)
+        status: Any = _STATUS.decode(parts.status)
     except DECODE_ERRORS:
         return None
-    metadata, status = parts.metadata, parts.status
-    names = (metadata.name, metadata.generate_name, metadata.namespace, metadata.uid)
-    nominated = status.nominated_node_name if status else None
-    oversized = any(name and len(name) > LONGEST_NAME for name in (*names, nominated))
-    return None if oversized else parts
+    parts.nominated = status.nominatedNodeName if status else None
+    names = (parts.metadata.name, parts.metadata.generate_name, parts.metadata.namespace, parts.metadata.uid)
+    return None if any(name and len(name) > LONGEST_NAME for name in names) else parts
 
 
 def _template(parts: _PodParts) -> bytes:
@@ -337,13 +337,13 @@ def _template(parts: _PodParts) -> bytes:
 
 def _named(pod: Pod, parts: _PodParts) -> Pod:
     """Return a pod of the same template with its own names."""
-    metadata, status = parts.metadata, parts.status
+    metadata = parts.metadata
     return replace(
         pod,
         name=metadata.name or metadata.generate_name or "",
         namespace=metadata.namespace or "default",
         uid=metadata.uid or "",
-        nominated_node_name=(status.nominated_node_name if status else None) or None,
+        nominated_node_name=parts.nominated or None,
     )
 
 

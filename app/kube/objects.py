@@ -14,6 +14,7 @@ from app.kube.records import KubeObject, Metadata, Record
 
 Texts = dict[str, str]
 Amounts = dict[str, Any]
+NodeAmounts = dict[str, str | int | float | None]
 
 
 class LabelledMetadata(Metadata, frozen=True):
@@ -79,8 +80,8 @@ class NodeStatus(Record, frozen=True):
     """What a Node has."""
 
     conditions: tuple[NodeCondition, ...] | None = None
-    allocatable: Amounts | None = None
-    capacity: Amounts | None = None
+    allocatable: NodeAmounts | None = None
+    capacity: NodeAmounts | None = None
     node_info: NodeInfo = NodeInfo()
     runtime_handlers: tuple[RuntimeHandler, ...] | None = None
 

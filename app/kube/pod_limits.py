@@ -101,10 +101,9 @@ CONTAINER_STATUS = _record(
     name=str, state=STATE, lastState=STATE, restartCount=int,
     allocatedResourcesStatus=_items(_record(name=str, resources=_items(_record(resourceID=str, health=str)))),
 )  # fmt: skip
-METADATA = _record(
-    name=NAME, generateName=NAME, namespace=NAME, uid=NAME, labels=TEXT_BY_NAME, annotations=TEXT_BY_NAME,
-    ownerReferences=_items(_record(kind=str, name=str, uid=str, controller=bool)),
-)  # fmt: skip
+OWNERS = _items(_record(kind=str, name=str, uid=str, controller=bool))
+METADATA = _record(name=NAME, generateName=NAME, namespace=NAME, uid=NAME, labels=TEXT_BY_NAME,
+                   annotations=TEXT_BY_NAME, ownerReferences=OWNERS)  # fmt: skip
 SPEC = _record(
     affinity=AFFINITY, topologySpreadConstraints=_items(SPREAD), tolerations=_items(TOLERATION),
     nodeSelector=TEXT_BY_NAME, containers=_items(CONTAINER), initContainers=_items(CONTAINER),
