@@ -14,7 +14,7 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.kube.records import KubeObject, Metadata, read_record
+from app.kube.records import Metadata, read_record
 from app.values.errors import ApiError, BadInput, UsherError
 
 Object = TypeVar("Object")
@@ -136,7 +136,7 @@ def _key(raw: msgspec.Raw) -> str:
 
 def metadata_of(item: Fields) -> Metadata:
     """Return the metadata by which a watch identifies an object. Raises MalformedPod."""
-    return item.metadata if isinstance(item, KubeObject) else read_record(Metadata, item["metadata"])
+    return read_record(Metadata, item["metadata"]) if isinstance(item, dict) else item.metadata
 
 
 def identity(item: Fields) -> tuple[str, str]:
