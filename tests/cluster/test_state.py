@@ -4,14 +4,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.cluster.files import shipped_policies
+from app.cluster.listing import identity
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
-from app.cluster.watched_kinds import core_kinds
+from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds, topology_kinds
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.pods import gpu_amounts, read_pod
@@ -202,6 +204,18 @@ def test_bound_pod_of_a_wrong_shape_behind_its_first_gpu_is_malformed(second: An
 
     with pytest.raises(MalformedPod, match=r"spec.containers\[1\]"):
         read_gpu_usage(document, knowledge())
+
+
+def test_every_watched_object_is_known_by_its_name_and_uid() -> None:
+    """F109: whatever declares its kind."""
+    state, book = State(knowledge()), PolicyBook(shipped_policies(), knowledge(), lambda: "2026-11-27")
+    kinds = (*core_kinds(state, book, "x"), *dra_kinds(state, "v1"), *taint_rule_kinds(state, "v1beta2"))
+    kinds = (*kinds, *topology_kinds(state, "v1alpha2"), *policy_kinds(book, "v1beta1"))
+    document = {"metadata": {"namespace": "a", "name": "n", "uid": "u"}, "spec": {}}
+
+    known = {kind.name: identity(msgspec.json.decode(msgspec.json.encode(document), type=kind.shape)) for kind in kinds}
+
+    assert set(known.values()) == {("a/n", "u")}, known
 
 
 LIMITS: tuple[dict[str, Any], ...] = (
