@@ -93,11 +93,11 @@ class RetryOnChange:
             if started < self._not_before:
                 return
             self._not_before = started + WAIT_SECONDS / SHARE_WAITED
-        generation = self._core.generation
+        generation = self._core.state.changes.generation
         while (waited := self._clock() - started) < WAIT_SECONDS:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._core.generation != generation:
-                generation = self._core.generation
+            if self._core.state.changes.generation != generation:
+                generation = self._core.state.changes.generation
                 if not decision.nominated:
                     self._not_before = started + (waited + LOOK_SECONDS) / SHARE_WAITED
                 yield
@@ -237,11 +237,11 @@ class WebhookRoutes:
                 if not may_have_ended(decision):
                     break
         count_refusals(verb, decision, self._metrics)
-        log_decision(verb, decision, self._core.generation, spent)
+        log_decision(verb, decision, self._core.state.changes.generation, spent)
         if self._recent is not None and decision.made_here:
             self._recent.note(verb, decision, spent)
         if self._recorder is not None and decision.made_here:
-            self._recorder.note(verb, request or body, content, decision, self._core.generation)
+            self._recorder.note(verb, request or body, content, decision, self._core.state.changes.generation)
         if self._tracing is not None:
             self._tracing.note(verb, decision)
         return content, decision.outcome

@@ -136,7 +136,7 @@ def requests_no_devices(pod: Pod) -> bool:
 
 def judge_names(names: Sequence[str], asked: AskedPod, core: Core) -> JudgedNodes:
     """Judge nodes given by name, by the cached verdicts."""
-    table = core.verdicts(asked.demand)
+    table = core.verdicts.of(asked.demand)
     kept, totals, lost = table.fitting(names)
     return JudgedNodes(
         names,
@@ -298,7 +298,7 @@ def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Gener
         return ExtenderAnswer(encode(unscored), pod, len(unscored), len(unscored), decided=False)
     if args.NodeNames is not None:
         names: Sequence[str] = args.NodeNames
-        totals = core.verdicts(demand).totals(names)
+        totals = core.verdicts.of(demand).totals(names)
     else:
         nodes = yield from _read_nodes(args, core)
         names, totals = [node.name for node in nodes], []

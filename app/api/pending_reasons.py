@@ -170,7 +170,7 @@ class PendingReasons:
             self._documents.setdefault(read.shape, document)
 
     def _stamp(self) -> Stamp:
-        return self._core.generation, self._core.policies.hash
+        return self._core.state.changes.generation, self._core.policies.hash
 
     def _due(self, shape: str) -> bool:
         entry = self._causes.get(shape)

@@ -48,7 +48,7 @@ from app.world.demand_learning import DemandLearning
 from app.world.namespace_limits import LimitsExceeded, held_by_others
 from app.world.scheduling_groups import SchedulingGroups
 from app.world.state import State
-from app.world.verdict_cache import VerdictCache, VerdictTable
+from app.world.verdict_cache import VerdictCache
 from app.world.world import RulingCache, TemplateCache, World, world_of
 
 
@@ -118,7 +118,7 @@ class Core:
         """The names of the nodes that the last pods were offered, by the pods' UIDs."""
         self.groups = SchedulingGroups(state)
         self.managed_resources = frozenset(managed_resources((), state.knowledge))
-        self._verdicts = VerdictCache(state, settings.recounting)
+        self.verdicts = VerdictCache(state, settings.recounting)
         self._rulings, self._demands = RulingCache(), TemplateCache(_compile)
         self._learning = DemandLearning(state)
         self._asking: set[str] = set()
@@ -129,11 +129,6 @@ class Core:
     def policies(self) -> PolicySet:
         """The policies in force today."""
         return self.book.current
-
-    @property
-    def generation(self) -> int:
-        """The number of changes of nodes since the start."""
-        return self.state.changes.generation
 
     def check_policy(
         self, kind: str, name: str, content: Mapping[str, Any]
@@ -213,9 +208,6 @@ class Core:
         """Release promises to pods that were not bound in time."""
         self.state.release("", time.monotonic())
         self.groups.expire(time.monotonic())
-
-    def verdicts(self, demand: Demand) -> VerdictTable:
-        return self._verdicts.of(demand)
 
     def world_copied(self) -> World:
         """Copy the cluster as it stands, for work that takes longer than one turn of the event loop."""

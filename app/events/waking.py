@@ -93,10 +93,10 @@ class Waker:
             still_waiting = frozenset()
         self._due = still_waiting
         demands = dict(self._demands_of(dict(islice(shapes.items(), MOST_SHAPES))))
-        if self._core.generation == self._generation and demands == self._demands:
+        if self._core.state.changes.generation == self._generation and demands == self._demands:
             return
-        self._generation, self._demands = self._core.generation, demands
-        fitting = {shape: frozenset(self._core.verdicts(demand).feasible) for shape, demand in demands.items()}
+        self._generation, self._demands = self._core.state.changes.generation, demands
+        fitting = {shape: frozenset(self._core.verdicts.of(demand).feasible) for shape, demand in demands.items()}
         self._due |= newly_fitting(self._fitting, fitting)
         self._fitting = fitting
 

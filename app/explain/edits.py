@@ -153,6 +153,7 @@ KINDS: Mapping[str, str] = {
     "ask-whole": "a whole number of GPUs",
     "request-less": "smaller requests",
     "drop-resource": "no such resource",
+    "change-scheduler": "another scheduler",
     "drop-runtime-class": "no runtimeClassName",
     "ask-another": "another GPU resource",
     "older-image": "an older image",

@@ -145,6 +145,17 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-resource", text, 32, without_resource(resource))
 
 
+def change_scheduler(near_miss: NearMiss) -> Iterator[Edit]:
+    """Name the scheduler whose extender counts a resource that no node offers, for a node that its project shares."""
+    if near_miss.code is not InTreeCause.InsufficientResource or near_miss.node.node_class.hami_gpus < 1:
+        return
+    for resources, schedulers, _ in near_miss.snapshot.knowledge.families.counted_by_others:
+        if near_miss.about[0] in resources:
+            name = min(schedulers)
+            text = f"set schedulerName {name}: its extender counts {min(resources)} and the like, which no node offers"
+            yield Edit("change-scheduler", text, 25, lambda pod, name=name: pod["spec"].update(schedulerName=name))  # type: ignore[misc]
+
+
 def _is_of_gpus(near_miss: NearMiss, resource: str) -> bool:
     """Tell whether a resource is GPUs by another's name, or how much of them, such as HAMi's nvidia.com/gpucores.
 
@@ -183,6 +194,7 @@ IN_TREE = (
     drop_selector,
     drop_affinity,
     request_less,
+    change_scheduler,
     uncordon,
 )
 

@@ -183,7 +183,7 @@ class Listeners:
         while True:
             self._service.beat = asyncio.get_running_loop().time()
             self._metrics.nodes.set(len(self._service.nodes))
-            self._metrics.generation.set(self._service.generation)
+            self._metrics.generation.set(self._service.state.changes.generation)
             counts = self._service.state.devices.dra.counts
             self._metrics.devices_counted(counts.devices, counts.pools)
             unrecorded = {"unrecorded": self._recorder.unrecorded} if self._recorder else {}

@@ -42,7 +42,8 @@ def held_by_others(state: State, pod: Pod, holds: Mapping[tuple[str, str], Group
         return claim.key.partition("/")[2] not in own and consumers.isdisjoint(claim.reserved_for)
 
     waiting = state.pending_pods.of_gang(key) if pod.pod_group else {}
-    ahead = sum(state.units_of(pending) for uid, pending in waiting.items() if uid < pod.uid)
+    before = [pending for uid, pending in waiting.items() if uid < pod.uid]
+    ahead = sum(sum(units for _, units in one.gpu_requests) + state.devices.devices_claimed(one) for one in before)
     named = (
         (name, hold.all_units)
         for (uid, name), hold in holds.items()

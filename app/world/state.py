@@ -212,10 +212,6 @@ class State:
         nodes = map(self.nodes.get, names)
         return frozenset(node.clique for node in nodes if node is not None and node.clique)
 
-    def units_of(self, pod: PendingPod) -> int:
-        """Count the units and devices that a pending pod asks for."""
-        return sum(units for _, units in pod.gpu_requests) + self.devices.devices_claimed(pod)
-
     def unpromised(self, uid: str) -> Node | None:
         """Return the node that is promised to a pod as it would be without the promise; None if there is none."""
         name = self.allocations.promised(uid)

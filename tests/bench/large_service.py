@@ -151,11 +151,11 @@ class Measurement:
         for line in lines:
             pods.apply_event(line)
         self.figures["event"] = (time.thread_time_ns() - started) / 1000 / len(lines)
-        generation = self._service.generation
+        generation = self._service.state.changes.generation
         await self._ask_api(f"/bench/pods?rate={EVENTS_A_SECOND}&seconds={EVENTS / EVENTS_A_SECOND}")
         seconds = EVENTS / EVENTS_A_SECOND
         _, used, step = await self._probe.during(asyncio.sleep(seconds))
-        assert self._service.generation > generation
+        assert self._service.state.changes.generation > generation
         self.figures |= {"stream_cpu": used / seconds, "stream_step": step}
 
     async def _ask_api(self, query: str) -> None:

@@ -45,7 +45,7 @@ def fill(services: Iterable[Service]) -> None:
             usher.ruling(read)
             demand = usher.demand(read)
             if number < DEMANDS_KEPT:
-                usher.verdicts(demand)
+                usher.verdicts.of(demand)
     for number in range(NODE_CLASSES_KEPT):
         document = json.loads(nodes[number % len(nodes)])
         document["metadata"]["labels"][MEMORY] = str(number)
@@ -61,7 +61,7 @@ def remembered(services: Iterable[Service]) -> Mapping[str, int]:
     return {
         "rulings": sum(len(usher._rulings._by_template) for usher in all_services),
         "demands": sum(len(usher._demands._by_template) for usher in all_services),
-        "appraised demands": sum(len(usher._verdicts._tables) for usher in all_services),
+        "appraised demands": sum(len(usher.verdicts._tables) for usher in all_services),
         "makes of nodes": _read_class.cache_info().currsize,
         "names": tie_break.cache_info().currsize,
         "quantities": parse_quantity.cache_info().currsize,

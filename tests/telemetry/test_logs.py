@@ -66,7 +66,7 @@ def test_every_decision_has_the_same_fields(service: Service, monkeypatch: pytes
     assert all(line.keys() == FIELDS for line in lines)
     assert all(line["duration_ms"] >= 0 and line["ts"].endswith("Z") for line in lines)
     assert {line["policy_hash"] for line in lines} == {shipped().hash[:12]}
-    assert {line["generation"] for line in lines} == {service.generation}
+    assert {line["generation"] for line in lines} == {service.state.changes.generation}
     assert [line["decision"] for line in lines] == ["denied", "allowed", "none_fits", "answered"]
     assert [line["reasons"] for line in lines] == [{"QuantityFractional": 1}, {}, {"ProductNotAllowed": 2}, {}]
     assert [line["dry_run"] for line in lines] == [True, False, False, False]

@@ -34,7 +34,7 @@ class Opened:
         fleet = FleetMap(service.state)
         self.fleet, self.decisions = fleet, RecentDecisions()
         self.live = LiveUpdates(service, fleet, self.causes, JobQueue("pages"), self.decisions, "start", page.totals)
-        at = service.generation if since is None else since
+        at = service.state.changes.generation if since is None else since
         self.listener = EventListener(of, at, DecisionFilter())
 
     def events_after(self, *changes: Any) -> list[tuple[str, Any]]:
@@ -91,13 +91,13 @@ def test_open_map_gets_the_tiles_that_changed_and_nothing_else(own: Service) -> 
 
 def test_page_that_was_made_earlier_gets_what_it_missed(own: Service) -> None:
     """F132: the changes between the page and its stream are sent."""
-    made_at = own.generation
+    made_at = own.state.changes.generation
     own.state.put_node(node_document("h200-0", "NVIDIA-H200"))
     opened = Opened(own, "fleet", since=made_at)
 
     events = opened.events_after()
 
-    assert own.generation > made_at
+    assert own.state.changes.generation > made_at
     assert list(next(data for name, data in events if name == "tiles")["tiles"]) == ["h200-0"]
 
 
