@@ -63,6 +63,7 @@ from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
 from app.kube.gangs import Gang, with_pod_group
+from app.kube.pod_limits import check_constraints
 from app.kube.pods import PREFIX
 from app.nodes.model import Node
 from app.placement.class_filters import lacks_code, lacks_code_words
@@ -148,6 +149,7 @@ def _read(
 ) -> _ReadPod:
     """Read a pod; one that has a node or has ended gives back what it holds."""
     review = review_as_is(document, snapshot)  # refuses a malformed pod, so that the code below need not check
+    check_constraints(len(review.document["spec"].get("nodeSelector") or ()), "spec.nodeSelector")
     ending = ending_of(document, snapshot) if live else None
     node = node_of_bound_pod(document) if live else None
     not_started = start_problems(review, events, snapshot) if live else ()
