@@ -20,7 +20,7 @@ FIRST_LINES: Mapping[str, tuple[str, str]] = {
     "MIG failed": ("MIGLayoutFailed", "MIG Manager failed"),
     "MIG pending": ("MIGReconfiguring", "nvidia.com/mig.config.state=pending for 3 h"),
     "upgrade failed": ("DriverUpgrading", "driver upgrade failed"),
-    "profile misnamed": ("SchedulerConfiguration", "gpu-usher-scheduler: they stay Pending"),
+    "profile misnamed": ("SchedulerConfiguration", "none is named gpu-usher-scheduler"),
     "policy unreadable": ("PolicyUnreadable", "own.yaml"),
     "no webhook": ("WebhookAbsent", "GPU pods are created without being reviewed"),
     "caBundle of another": ("Certificate", "none of the 1 CAs"),
