@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.night_scenes import FIRST_LINES, MIG, label, pending_for_hours
 from tests.e2e.stage import eventually
-from tests.e2e.test_doctor import findings_of
+from tests.e2e.test_doctor import doctor, findings_in
 from tests.realnodes.cluster import Cluster
 from tests.realnodes.node import Node
 from tests.realnodes.nvml_config import report_xid
@@ -26,7 +26,7 @@ FATAL_XID = 79
 def first_line(cluster: Cluster, name: str) -> str:
     """Return the text of the first line, which must be the one that is expected of a scene."""
     check, words = FIRST_LINES[name]
-    found = findings_of(cluster.plane)
+    found = findings_in(doctor(cluster.plane, user="admin"))
     print(name, *(f"{one['level']} {one['check']} {one['nodes']} {one['what']}" for one in found), sep="\n  ")
     assert (found[0]["check"], words in found[0]["what"]) == (check, True), found[0]
     return str(found[0]["what"])
