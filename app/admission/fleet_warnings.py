@@ -21,7 +21,7 @@ from app.world.fleet_facts import FleetFacts, fitting_groups
 
 
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
-    """Warn of names with which the pod waits for ever: of no GPU resource, and of a scheduler that gives no GPU."""
+    """Warn of names with which the pod never starts: of no GPU resource, and of a scheduler that gives no GPU."""
     knowledge, groups = review.context.world.knowledge, review.context.world.fleet.node_groups
     without = knowledge.evidence.schedulers_without_gpus.get(review.pod.scheduler_name)
     if without and review.asks_for_gpu:

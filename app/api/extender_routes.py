@@ -154,11 +154,8 @@ def judge_names(names: Sequence[str], asked: AskedPod, core: Core) -> JudgedNode
 
 def judge_nodes(args: ExtenderArgs, asked: AskedPod, core: Core) -> Generator[None, None, JudgedNodes]:
     """Judge whole nodes, each in one go."""
-    nodes, demand, totals_count = (
-        (yield from _read_nodes(args, core)),
-        asked.demand,
-        core.settings.filter_answer != "all",
-    )
+    nodes = yield from _read_nodes(args, core)
+    demand, totals_count = asked.demand, core.settings.filter_answer != "all"
     by_name, refusals, totals = {node.name: node for node in nodes}, dict[str, Reason](), dict[str, float]()
     for index, node in enumerate(nodes, 1):
         if (refusal := judge(demand, node, core.settings.recounting)) is not None:

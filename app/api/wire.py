@@ -259,7 +259,7 @@ VOLUME_NAME, SUFFIX = f'"name":"{TOKEN_VOLUME}'.encode(), 5
 ReadPod = tuple[Pod, SoftConstraints]
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _PodMetadata(msgspec.Struct, rename="camel"):
     name: str | None = None
     generate_name: str | None = None
     namespace: str | None = None
@@ -272,7 +272,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
 class _PodParts(msgspec.Struct):
     """A Pod whose own names are read; all that pods of one template have in common stays bytes."""
 
-    metadata: _Metadata
+    metadata: _PodMetadata
     spec: msgspec.Raw = ABSENT
     status: msgspec.Raw = ABSENT
     nominated: str | None = None
