@@ -35,9 +35,9 @@ from app.nodes.conditions import (
     UPGRADE_STATE,
 )
 from app.nodes.labels import read_node_class
+from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import NodeClass, Sharing
 from app.placement.class_filters import (
-    MEMORY_TOLERANCE,
     MIG_STATES_AT_CHANGE,
     UPGRADE_STATES_REFUSED,
     mig_profile_offered,

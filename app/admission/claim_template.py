@@ -24,7 +24,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import PublishedShares
 from app.kube.device_facts import NVIDIA_DRIVER
-from app.placement.class_filters import MEMORY_TOLERANCE
+from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.policy.demand import Demand
 from app.policy.needs import show_need
 from app.policy.schema_placement import SharingWish

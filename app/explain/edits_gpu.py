@@ -17,13 +17,14 @@ from app.explain.container_requests import (
     units_of,
 )
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
-from app.explain.edits_in_tree import OPERATING_SYSTEM, SAME_MEMORY
+from app.explain.edits_in_tree import OPERATING_SYSTEM
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import normal_form
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
+from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import SHARES, Node, NodeClass, Sharing
 from app.placement.class_filters import memory_per_unit
 from app.placement.filters import allows_product
@@ -330,7 +331,7 @@ def _asked_memory(near_miss: NearMiss) -> int:
 def _less_memory(near_miss: NearMiss) -> str:
     """Write the memory of the node's GPUs where it is less than that of every requested product; else empty."""
     memory_mib = near_miss.node.node_class.memory_mib
-    if memory_mib and memory_mib < SAME_MEMORY * _asked_memory(near_miss):
+    if memory_mib and memory_mib < MEMORY_TOLERANCE * _asked_memory(near_miss):
         return f"{memory_mib} MiB of memory each"
     return ""
 

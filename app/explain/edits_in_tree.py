@@ -24,6 +24,7 @@ from app.intree.checks import InTreeCause
 from app.knowledge.products import normal_form
 from app.kube.existing_pods import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
+from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
 
 
@@ -63,14 +64,12 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
             by_form = near_miss.snapshot.knowledge.products.by_form
             rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
             asked, offered = [row.memory_mib or 0 if row else 0 for row in rows] or (0, 0)
-            lesser = f": {offered} MiB of memory each, not {asked}" if 0 < offered < SAME_MEMORY * asked else ""
+            lesser = f": {offered} MiB of memory each, not {asked}" if 0 < offered < MEMORY_TOLERANCE * asked else ""
             text = f"set nodeSelector {key}: {present} instead of {value}{lesser}"
             yield Edit("change-selector", text, weight + 20 * bool(lesser), change)
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
-SAME_MEMORY = 0.93
-"""Share of a product's memory that a GPU's label may state (docs/reference/sharing-and-memory.md#memory)."""
 OPERATING_SYSTEM = "kubernetes.io/os"
 HOSTNAME = "kubernetes.io/hostname"
 """The label that names a node: names of nodes are not near each other by their letters."""

@@ -8,17 +8,12 @@ unhealthy. filters.py has the other filters, and the order of all.
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.mig_state import MIG_FAILED
+from app.nodes.mig_state import MEMORY_TOLERANCE, MIG_FAILED
 from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
 from app.policy.schema_placement import HealthAction, SharingWish
 from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import show_driver, show_version
-
-MEMORY_TOLERANCE = 0.93
-"""The share of the needed memory that a node must report at least: an 80 GB H100 reports 81,559 MiB, and GDDR cards
-with ECC report 0.9375 of the nominal size (docs/reference/sharing-and-memory.md#memory;
-app/knowledge/gpu_products.yaml, conventions)."""
 
 
 def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
