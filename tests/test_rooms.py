@@ -7,8 +7,8 @@ from pathlib import Path
 
 APP = Path(__file__).parent.parent / "app"
 MODULES = [path for path in APP.rglob("*.py") if path.name != "__init__.py"]
-MOST_LINES = 60_819
-"""The size after the second harvest of reports: 1,751 lines more than before it, 251 more than it was given. It only
+MOST_LINES = 60_812
+"""The size of today. It only
 goes down from here."""
 MOST_MODULES = 288
 SHORT_LINES = 40

@@ -10,6 +10,7 @@ from typing import Any
 from app.admission.json_patch import Operation, append, apply
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, Family
+from app.kube.node_selectors import toleration_covers
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.world.fleet_facts import Taint, fitting_groups
@@ -98,18 +99,6 @@ def taint_tolerated(review: ReviewedPod, taint: Taint) -> bool:
 def _present_tolerations(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     spec = document.get("spec") or {}
     return [toleration for toleration in spec.get("tolerations") or () if isinstance(toleration, dict)]
-
-
-def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
-    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
-        return False
-    if toleration.get("key") and toleration.get("key") != other.get("key"):
-        return False
-    if (toleration.get("operator") or "Equal") == "Exists":
-        return True
-    same_value = (toleration.get("value") or "") == (other.get("value") or "")
-    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value
 
 
 def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:

@@ -19,16 +19,13 @@ from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.demand import Demand
 from app.policy.merge_admission import AdmissionRules
-from app.policy.schema_admission import Idle
+from app.policy.schema_admission import IDLE_BELOW, Idle
 from app.values.json_members import object_if_any
 from app.values.quantity import parse_quantity, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 from app.world.fleet_facts import FleetFacts, fitting_groups
 
 DEFAULT_AFTER, DEFAULT_GPUS = "4h", 1
-IDLE_BELOW = 0.01
-"""The activity, as a share of one, up to which a GPU counts as idle: measurements of an idle GPU are exactly zero, and
-one percent allows for a process that only asks for its state. A guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.review import has_our_scheduler
+from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
-from app.cluster.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.kubeconfig import Load
 from app.cluster.slipped_pods import PolicyView, slip_of

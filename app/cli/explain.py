@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.claims import FORBIDDEN
+from app.cli.doctor_survey import survey_webhooks
 from app.cli.explain_text import print_explanation
 from app.cli.explained_objects import (
     POD,
@@ -46,7 +47,6 @@ from app.cli.source import (
 )
 from app.cli.usage import PrometheusOptions
 from app.cluster.apiserver import ApiServer
-from app.cluster.doctor_survey import survey_webhooks
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load

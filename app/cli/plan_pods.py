@@ -22,15 +22,15 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
 from app.usage.history import UseHistory
-from app.usage.right_size import RightSize, RightSizes, right_sizes
 from app.usage.units import peaks_of
-from app.usage.workloads import owners_of, workload_of, workloads_of
+from app.usage.workloads import owners_of, workload_of
 from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.fleet_with_moves import FleetWithMoves
 from app.whatif.movable_pods import controller_of, read_budgets, why_kept
 from app.whatif.repack import MOST_MOVES, Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
+from app.whatif.right_size import RightSize, RightSizes, right_sizes, workloads_of
 from app.world.state import State
 from app.world.world import world_of
 

@@ -17,9 +17,9 @@ from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, r
 from app.cli.mutate import read_file
 from app.cli.output import Output, show, show_count
 from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of, unfinished_pods
-from app.cluster.fleet_placements import FleetPlacements
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot_policies import holds_policies, policies_of
+from app.explain.fleet_placements import FleetPlacements
 from app.explain.policy_diff import (
     HARMFUL,
     ComparedPod,

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -13,6 +13,7 @@ from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
 from app.admission.review import ReviewResult, begin_review, mutate_reviewed
 from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message
+from app.explain.fleet_placements import FleetPlacements
 from app.kube.existing_pods import REQUIRED_TERMS
 from app.kube.pods import DECISION, read_pod, without_token_volumes
 from app.policy.compiled import PolicySet
@@ -53,22 +54,6 @@ class ComparedPod:
     node: str = ""
     existing_ephemeral: frozenset[str] = frozenset()
     old_template: Mapping[str, Any] | None = None
-
-
-class Placements(Protocol):
-    """The placement of pods on the current fleet."""
-
-    def best(self, demand: Demand, uid: str) -> str | None:
-        """Name the best node for a demand, or None; an existing pod (`uid`) first releases its own resources."""
-        ...
-
-    def fitting(self, demand: Demand, uid: str) -> frozenset[str]:
-        """Name all nodes that fit a demand, in the same way."""
-        ...
-
-    def why(self, demand: Demand) -> str:
-        """Name the reason that refuses most nodes for a demand."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +148,7 @@ def _required(spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def compare_policies(
-    pods: Iterable[ComparedPod], old: PolicySide, new: PolicySide, placements: Placements | None
+    pods: Iterable[ComparedPod], old: PolicySide, new: PolicySide, placements: FleetPlacements | None
 ) -> Differences:
     """Judge every pod under the old and the new policies. `placements` is None where no fleet is known.
 
@@ -227,7 +212,7 @@ def _without_hash(result: ReviewResult) -> ReviewResult:
     return replace(result, policy_hash="", policies=(), operations=operations, mutated=None, decision=())
 
 
-def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None) -> Difference | None:
+def _difference(pod: ComparedPod, judged: _Judged, placements: FleetPlacements | None) -> Difference | None:
     old, new = judged.old, judged.new
 
     def difference(change: PodDifference, was: str, now: str) -> Difference:
@@ -255,7 +240,7 @@ def _difference(pod: ComparedPod, judged: _Judged, placements: Placements | None
     return difference(PodDifference.Otherwise, *_otherwise(old.result, new.result))
 
 
-def _best_nodes(pod: ComparedPod, judged: _Judged, placements: Placements) -> tuple[str | None, str | None]:
+def _best_nodes(pod: ComparedPod, judged: _Judged, placements: FleetPlacements) -> tuple[str | None, str | None]:
     """Name the best nodes under both sides; pods of one template that have the same node share the result."""
     if pod.node not in judged.best_nodes:
         was, now = (placements.best(side.demand, pod.uid) for side in (judged.old, judged.new))

@@ -13,10 +13,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from app.admission.tolerations import toleration_covers
 from app.knowledge.gpu_resources import TaintMeaning, meaning_of_taint
 from app.kube.existing_pods import REQUIRED_TERMS, PodAmongOthers
-from app.kube.node_selectors import NodeSelectorTerm, read_terms
+from app.kube.node_selectors import NodeSelectorTerm, read_terms, toleration_covers
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
 from app.nodes.model import Node

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.admission.tolerations import toleration_covers
 from app.intree.checks import InTreeCause, InTreeRefusal, PodConstraints, node_affinity_matches
 from app.kube.existing_pods import (
     EVERY_ADDRESS,
@@ -21,6 +20,7 @@ from app.kube.existing_pods import (
     Port,
     SpreadConstraint,
 )
+from app.kube.node_selectors import toleration_covers
 from app.nodes.model import Node
 
 PORT_TAKEN = "node(s) didn't have free ports for the requested pod ports"

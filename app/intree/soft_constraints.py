@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from app.admission.tolerations import toleration_covers
-from app.kube.node_selectors import NodeSelectorTerm, read_terms
+from app.kube.node_selectors import NodeSelectorTerm, read_terms, toleration_covers
 from app.kube.pod_limits import MOST_CONSTRAINTS
 from app.nodes.model import Node
 from app.values.json_members import object_if_any, objects_if_any

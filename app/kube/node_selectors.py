@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node selectors: the terms of a pod's node affinity, of a PersistentVolume, a ResourceSlice or an allocation."""
+"""Node selectors, the terms of a pod's node affinity, of a PersistentVolume, a ResourceSlice or an allocation; and what
+a toleration covers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,3 +71,15 @@ def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
         return label_requirement(str(expression.get("key")), str(expression.get("operator")), _values(expression))
     except BadInput:
         return None
+
+
+def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
+    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
+        return False
+    if toleration.get("key") and toleration.get("key") != other.get("key"):
+        return False
+    if (toleration.get("operator") or "Equal") == "Exists":
+        return True
+    same_value = (toleration.get("value") or "") == (other.get("value") or "")
+    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value

@@ -89,6 +89,11 @@ class Defaults(StrictMapping):
     )
 
 
+IDLE_BELOW = 0.01
+"""The activity, as a share of one, up to which a GPU counts as idle: measurements of an idle GPU are exactly zero, and
+one percent allows for a process that only asks for its state. A guess."""
+
+
 class Idle(StrictMapping):
     """Refusal of new GPU pods of a namespace that holds idle GPUs, by the last poll. Unknown use is never idle."""
 

@@ -12,7 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from app.server.connections import SEND_BUFFER, Connections
+from app.server.connections import Connections
+from app.server.transports import SEND_BUFFER
 
 BACKLOG = 2_048
 """Length of the accept queue, as in uvicorn; the kernel takes at most net.core.somaxconn, 4,096 by default."""

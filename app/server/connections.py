@@ -1,129 +1,242 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of one listener: their number, the bytes they hold, and which one is closed when there is no room.
 
-Answers that need no application, such as 503 to a request beyond the limit, are made here as well.
+Each has time limits: which phase it is in, how long it may stay there, and how it is closed. The bytes that wait in its
+buffers, ours and the kernel's, tell whether the peer takes its answers.
 """
 
 import asyncio
-import contextlib
-import fcntl
-import select
+import math
 import socket
-import struct
-import termios
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from app.api.wire import status_body
-from app.server.limits import Limits
+from app.server.limits import Limits, Phase
+from app.server.transports import (
+    AnswerHeads,
+    abort,
+    acknowledged_bytes,
+    busy_app,
+    error_response,
+    input_waits,
+    unacknowledged_bytes,
+)
 
-if TYPE_CHECKING:
-    from app.server.connection_waits import WaitingProtocol
-
-NO_SNIFFING = (b"x-content-type-options", b"nosniff")
-"""A header of every answer, so that a browser does not guess that an answer is a page or a script."""
-Headers = list[tuple[bytes, bytes]]
-_HEADERS = b"content-type: application/json\r\n%b: %b\r\nconnection: close\r\n" % NO_SNIFFING
-
-
-LENGTH_AND_END = b"content-length: %d\r\n\r\n"
-LENGTH_AND_CLOSE = b"connection: close\r\n" + LENGTH_AND_END
-
-
-class AnswerHeads:
-    """The first bytes of JSON answers by status, made again whenever uvicorn has renewed the date in its headers."""
-
-    def __init__(self) -> None:
-        self._headers: Headers = []
-        self._by_status: dict[int, bytes] = {}
-
-    def of(self, status: int, headers: Headers) -> bytes:
-        """Return the status line and all headers but the length; `headers` are those of every answer of the server."""
-        if headers is not self._headers:
-            self._headers, self._by_status = headers, {}
-        head = self._by_status.get(status)
-        if head is None:
-            pairs = [*headers, (b"content-type", b"application/json")]
-            lines = [b"%b: %b\r\n" % pair for pair in pairs]
-            head = self._by_status[status] = b"".join([STATUS_LINE[status], *lines])
-        return head
+TICK_SECONDS = 0.002
+"""Tolerance: uvloop's clock and timers have a resolution of 1 ms."""
 
 
-def error_response(status: int, message: str) -> bytes:
-    """Return the complete HTTP answer to an invalid request, after which the connection is closed."""
-    body = status_body(status, message)
-    return b"".join([STATUS_LINE[status], _HEADERS, b"content-length: %d\r\n\r\n" % len(body), body])
+class Deadline:
+    """Calls `on_expiry` with the loop's time once that is past `due`; `due` is infinite while nothing is awaited."""
+
+    __slots__ = ("_loop", "_on_expiry", "_timer", "_timer_due", "due")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_expiry: Callable[[float], object]) -> None:
+        self._loop, self._on_expiry = loop, on_expiry
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+        self.due = math.inf
+
+    def move(self, due: float) -> None:
+        """Set the deadline to `due`, a time of the loop's clock in seconds."""
+        self.due = due
+        if due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm()
+
+    def stop(self) -> None:
+        self.due = self._timer_due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer_due = self.due
+        self._timer = self._loop.call_at(self.due, self._check)
+
+    def _check(self) -> None:
+        self._timer, self._timer_due = None, math.inf
+        now = self._loop.time()
+        if now >= self.due - TICK_SECONDS:
+            self._on_expiry(now)
+        elif self.due < math.inf:
+            self._arm()
 
 
-def busy_app(requests: int, on_shed: Callable[[], object]) -> ASGIApp:
-    """Make the application that answers 503 without closing the connection; `on_shed` is called for every request."""
-    body = status_body(503, f"busy with {requests} requests")
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-
-    async def answer_busy(_scope: Scope, _receive: Receive, send: Send) -> None:
-        on_shed()
-        await send({"type": "http.response.start", "status": 503, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    return answer_busy
+BODY, IDLE = Phase.Body, Phase.Idle
+"""Constants, because the lookup of an enumeration's member is slow and happens in every request."""
 
 
-ACKNOWLEDGED = 120
-"""Offset of tcpi_bytes_acked in Linux's struct tcp_info, 64 bits (linux/tcp.h)."""
+class WaitingProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with a deadline for each phase; other connections may close it to make room."""
 
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        shared: "Connections",
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._shared, self._limits = shared, shared.limits
+        self._deadline = Deadline(self.loop, self._deadline_passed)
+        self._phase = Phase.Silent
+        self._began = self.since = self._slow_since = 0.0
+        self._arrived = 0
+        self._acknowledged: int | None = None
+        self._timed = False
+        """Whether a deadline is set for the body of the current request."""
+        self._resting = False
+        """Whether the deadline is the keep-alive timeout, which is too far away for a request."""
 
-SEND_BUFFER = 64 << 10
-"""Bytes of one connection that the kernel takes; Linux doubles the number for its own overhead. It would take up to
-4 MiB (net.ipv4.tcp_wmem), also for a peer that reads nothing (docs/reference/listeners.md#connection-limits)."""
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time: closing sends a reset, and the kernel drops what is not sent yet (socket(7))."""
+    # Called for other connections.
 
+    def evict(self, reason: str) -> None:
+        """Close at once, and count the closed connection under `reason`."""
+        self._shared.remove(self)
+        self._shared.on_closed(reason)
+        self._deadline.stop()
+        abort(self.transport)
 
-def abort(transport: asyncio.Transport) -> None:
-    """Close at once.
+    def seconds_too_slow(self, now: float) -> float:
+        """Return the seconds for which the body has arrived below the required rate; 0.0 if it has not."""
+        if self._phase is not Phase.Body or self.flow.read_paused or self.transport.is_closing():
+            return 0.0
+        elapsed = now - self.since
+        return elapsed if self._arrived < self._limits.body_rate * elapsed else 0.0
 
-    Where the peer has not taken all bytes, reset the connection: otherwise the kernel keeps them for another one or two
-    minutes, in memory that counts as ours.
-    """
-    if unacknowledged_bytes(transport):
-        with contextlib.suppress(OSError, AttributeError):
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    transport.abort()
+    # Phases.
 
+    def _enter(self, phase: Phase, seconds: float) -> None:
+        """Enter `phase`, which may last `seconds`."""
+        self._phase = phase
+        self.since = now = self.loop.time()
+        self._deadline.move(now + seconds)
 
-def unacknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Count the bytes written that the peer has not acknowledged; only our own buffers where the kernel cannot tell."""
-    return transport.get_write_buffer_size() + _bytes_in_kernel(transport.get_extra_info("socket"))
+    def _wait_for_header(self) -> None:
+        """Wait for the rest of a header. For a new connection the wait counts from when it was opened."""
+        since = self.since if self._phase is Phase.Silent else self.loop.time()
+        self._shared.idle.pop(self, None)
+        self._shared.awaiting_header[self] = None
+        self._enter(Phase.Header, self._limits.header_seconds)
+        self._began, self.since = self.since, since
 
+    def _leave_idle(self) -> None:
+        """Replace the keep-alive timeout by a short one, because a request has arrived."""
+        self._resting = False
+        self._deadline.move(self.loop.time() + self._limits.answer_seconds)
 
-def acknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Return a number that grows when the peer takes bytes: those acknowledged, or else minus those not yet taken."""
-    sock = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError, AttributeError, struct.error):
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED + 8)
-        return int(struct.unpack_from("=Q", info, ACKNOWLEDGED)[0])
-    return -unacknowledged_bytes(transport)
+    def _begin_request(self) -> None:
+        """Note that a request's header is complete. No deadline is set yet: as a rule the body has arrived with it."""
+        if self._phase is IDLE:
+            self._shared.idle.pop(self, None)
+            self._began = 0.0
+        else:
+            self._shared.awaiting_header.pop(self, None)
+        self._phase = BODY
+        self._timed = False
 
+    def _wait_for_body(self) -> None:
+        """Set a deadline for a request's body that has not arrived whole."""
+        if self._timed:
+            return
+        self._timed = True
+        limits = self._limits
+        self._arrived = 0
+        self._shared.bodies[self] = None
+        self._enter(Phase.Body, min(limits.body_seconds, limits.request_seconds))
+        self._began = self._began or self.since
 
-def _bytes_in_kernel(sock: socket.socket | None) -> int:
-    """Read SIOCOUTQ of the socket, which equals TIOCOUTQ (tcp(7)); 0 where that is not supported."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        if sock is not None:
-            return int(struct.unpack("=i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-    return 0
+    def _deadline_passed(self, now: float) -> None:
+        """Act on the phase whose deadline has passed."""
+        match self._phase:
+            case Phase.Body:
+                self._check_body_rate(now)
+            case Phase.Answer | Phase.Idle:
+                self._check_output(now)
+            case Phase.Refused:
+                self._close()
+            case Phase.Closing:
+                abort(self.transport)
+            case _:
+                self.evict(self._phase.value)
 
+    def _check_body_rate(self, now: float) -> None:
+        """Close the connection if its body arrives too slowly or the request has taken too long; else wait on."""
+        limits, left = self._limits, self._began + self._limits.request_seconds - now
+        if not self.flow.read_paused:  # if it is paused, the delay is ours
+            if self._arrived < limits.body_rate * (now - self.since) or left <= 0:
+                self.evict(self._phase.value)
+                return
+        else:
+            left = limits.body_seconds
+        self.since, self._arrived = now, 0
+        self._deadline.move(now + min(limits.body_seconds, left))
 
-def input_waits(sock: socket.socket | None) -> bool:
-    """Tell whether the kernel holds bytes from the peer that the loop has not read yet."""
-    if sock is None or sock.fileno() < 0:
-        return False
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return any(events == select.POLLIN for _, events in poll.poll(0))  # POLLHUP or POLLERR: the peer has closed
+    def _check_output(self, now: float) -> None:
+        """Close the connection if its peer took no byte since the last check, or takes its answers too slowly."""
+        if not unacknowledged_bytes(self.transport):
+            self._acknowledged = None
+            self._output_taken(now)
+            return
+        before, self._acknowledged = self._acknowledged, acknowledged_bytes(self.transport)
+        if before is None:
+            self._slow_since = now
+        elif self._acknowledged == before or now - self._slow_since > self._limits.request_seconds:
+            self.evict("answer")
+            return
+        self._deadline.move(now + self._limits.answer_seconds)
+
+    def _output_taken(self, now: float) -> None:
+        """Set the next deadline once the peer has taken all output: for our answer, the next request, or the end."""
+        end = self.since + self._limits.keep_alive_seconds
+        if self.transport.is_closing():
+            abort(self.transport)
+        elif self._phase is Phase.Answer:
+            self._deadline.move(now + self._limits.answer_seconds)
+        elif now >= end:
+            self._close()
+        else:
+            self._resting = True
+            self._deadline.move(end)
+
+    # Closing.
+
+    def last_answer(self) -> None:
+        """Close the connection after the current answer, if there is one and its header is not yet sent."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def _refuse(self, status: int, message: str = "") -> None:
+        """Answer a request that cannot be served with an error, and close. An answer that has begun is cut off."""
+        if status == 431:
+            message = f"header: larger than {self._limits.header_bytes >> 10} KiB, wants at most that"
+            self._shared.on_closed("header_size")
+        self._shared.idle.pop(self, None)
+        self._shared.awaiting_header.pop(self, None)
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # otherwise the application's answer would follow our error
+            cycle.message_event.set()
+            if cycle.response_started:
+                self._phase = Phase.Closing
+                abort(self.transport)
+                return
+        self.transport.write(error_response(status, message))
+        self._enter(Phase.Refused, self._limits.goodbye_seconds)
+
+    def _close(self) -> None:
+        """Close, and wait at most `goodbye_seconds` for the peer to take what is written."""
+        self.transport.close()
+        self._enter(Phase.Closing, self._limits.goodbye_seconds)
 
 
 OLDEST_CHECKED = 16
@@ -177,7 +290,7 @@ class Connections:
         """Whether the listener holds one connection too many, for which no other was closed yet."""
         return self.count > self.limits.connections
 
-    def remove(self, connection: "WaitingProtocol") -> None:
+    def remove(self, connection: WaitingProtocol) -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
         self.awaiting_header.pop(connection, None)
@@ -187,13 +300,13 @@ class Connections:
         self.set_held_bytes(connection, 0)
         self.on_place_free()
 
-    def add_idle(self, connection: "WaitingProtocol") -> None:
+    def add_idle(self, connection: WaitingProtocol) -> None:
         """Note that a connection is idle; the one idle longest is closed if there are too many."""
         self.idle[connection] = None
         if len(self.idle) > self.limits.idle:
             next(iter(self.idle)).evict("idle")
 
-    def set_held_bytes(self, connection: "WaitingProtocol", size: int) -> None:
+    def set_held_bytes(self, connection: WaitingProtocol, size: int) -> None:
         """Note the bytes of later requests that a connection holds; the largest holder is closed if the sum is high."""
         before = self._held.pop(connection, 0)
         self._held_bytes += size - before
@@ -202,14 +315,14 @@ class Connections:
             if self._held_bytes > self.limits.held_bytes:
                 max(self._held, key=self._held.__getitem__).evict("room")
 
-    def output_blocked(self, connection: "WaitingProtocol") -> None:
+    def output_blocked(self, connection: WaitingProtocol) -> None:
         """Note that a peer takes an answer slowly; the longest waiting is closed if too many bytes wait for peers."""
         self._blocked[connection] = None
         sizes = sum(blocked.transport.get_write_buffer_size() for blocked in self._blocked)
         if len(self._blocked) > 1 and sizes > self.limits.unread_bytes:
             min(self._blocked, key=lambda blocked: blocked.since).evict("answer")
 
-    def output_flows(self, connection: "WaitingProtocol") -> None:
+    def output_flows(self, connection: WaitingProtocol) -> None:
         """Note that a peer has taken most of the answer that waited for it."""
         self._blocked.pop(connection, None)
 

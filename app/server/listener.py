@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.allowed_callers import RequireAllowedHost, is_loopback
 from app.server.accepting import Acceptor
-from app.server.connections import NO_SNIFFING, Connections
+from app.server.connections import Connections
 from app.server.protocol import FOLLOWS, GuardedProtocol
+from app.server.transports import NO_SNIFFING
 
 GRACE_SECONDS = 10
 """For requests in progress at shutdown; without it one silent TLS client delays the exit by 30 s."""

@@ -18,9 +18,9 @@ from uvicorn.server import ServerState
 
 from app.api.allowed_callers import ABORT, client_scope
 from app.api.direct_routes import WRITE_ANSWER, Answer
-from app.server.connection_waits import WaitingProtocol
-from app.server.connections import LENGTH_AND_CLOSE, LENGTH_AND_END, Connections, abort, input_waits
+from app.server.connections import Connections, WaitingProtocol
 from app.server.limits import KIB, Phase
+from app.server.transports import LENGTH_AND_CLOSE, LENGTH_AND_END, abort, input_waits
 from app.values.errors import WireError
 
 LINE_FEED, CARRIAGE_RETURN = 10, 13

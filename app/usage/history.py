@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from app.admission.validators import IDLE_BELOW
+from app.policy.schema_admission import IDLE_BELOW
 
 MINUTE = 60
 """Seconds between two looks at a series within a window; exporters are scraped every 15 to 60 s."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.admission.validators import IDLE_BELOW
+from app.policy.schema_admission import IDLE_BELOW
 from app.usage.history import KNOWN_SHARE, Hold, Pace, UseHistory, held_now, idle_seconds
 from app.usage.workloads import owner_by_name
 

@@ -7,13 +7,11 @@ merge patches, as `kubectl patch` takes them.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from app.kube.pods import workload_group
 from app.usage.history import Hold
 from app.values.json_members import member, objects, strings
-from app.whatif.placing_in_turn import GPUPod
 
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 """The characters of generated names (k8s.io/apimachinery pkg/util/rand)."""
@@ -27,19 +25,6 @@ _FORMS = tuple(
     )
 )
 _TEMPLATE_HASH = "pod-template-hash"
-
-
-@dataclass(frozen=True, slots=True)
-class SizedWorkload:
-    """A workload with running pods that hold GPUs. `documents` are their Pods, in the order of `pods`.
-
-    `name` is as in the table of use, and `owner` the kind of its controller with a template; empty for bare pods.
-    """
-
-    name: str
-    owner: str
-    pods: tuple[GPUPod, ...]
-    documents: tuple[Mapping[str, Any], ...]
 
 
 def owner_by_name(pod: str) -> str:
@@ -72,25 +57,6 @@ def _owner(pod: Mapping[str, Any]) -> tuple[str, str]:
                 kind, owner_name = "Deployment", owner_name.removesuffix(f"-{template}")
             return key, f"{namespace}/{kind}/{owner_name}"
     return key, f"{namespace}/{owner_by_name(name)}"
-
-
-def workloads_of(
-    pods: Iterable[GPUPod], documents: Mapping[str, Mapping[str, Any]], owners: Mapping[str, str]
-) -> tuple[SizedWorkload, ...]:
-    """Group the bound pods by workload; `documents` and `owners` are by namespace/name."""
-    groups: dict[str, list[GPUPod]] = {}
-    for pod in pods:
-        if pod.node:
-            groups.setdefault(owners[pod.name], []).append(pod)
-    return tuple(
-        SizedWorkload(name, _kind(name), tuple(some), tuple(documents[pod.name] for pod in some))
-        for name, some in sorted(groups.items())
-    )
-
-
-def _kind(workload: str) -> str:
-    parts = workload.split("/")
-    return parts[1] if len(parts) == 3 else ""
 
 
 def workload_of(owners: Mapping[str, str]) -> Callable[[Hold], str | None]:

@@ -9,12 +9,13 @@ matters for the order of the nodes.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from app.explain.fleet_placements import unserved_claim
 from app.knowledge.cuda_compatibility import CUDATables
 from app.nodes.model import Node, NodeClass
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.demand import Demand
 from app.values.versions import Version, show_driver
-from app.whatif.placing_in_turn import DevicesWithDriver, GPUPod, change_in_turn, pods_by_node, unserved_claim
+from app.whatif.placing_in_turn import DevicesWithDriver, GPUPod, change_in_turn, pods_by_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,50 +8,19 @@ says so itself, but kube-scheduler cannot be asked about a node that is only ima
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.dra.device_kinds import DeviceKind, DeviceKinds, may_select
-from app.dra.words import unmet
+from app.dra.device_kinds import DeviceKind, DeviceKinds
+from app.explain.fleet_placements import unserved_claim
 from app.knowledge.cuda_compatibility import CUDATables
-from app.kube.claimed_devices import DeviceChoice
 from app.kube.device_facts import NVIDIA_DRIVER
 from app.kube.devices import Attribute, SemanticVersion
 from app.nodes.model import DevicesOnNode, Node
 from app.placement.engine import judge
 from app.placement.ranking import place_on_best
 from app.policy.demand import Demand
-from app.values.reasons import counted
 from app.values.versions import Version
 
 DRIVER_VERSION, CUDA_VERSION = f"{NVIDIA_DRIVER}/driverVersion", f"{NVIDIA_DRIVER}/cudaDriverVersion"
 """Attributes of every GPU and MIG slice (NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go)."""
-
-
-def unserved_claim(demand: Demand, node: Node) -> str:
-    """Say why claims of a pod can never have devices of a node; "" if they can, or if that is not known.
-
-    Taints and allocations are left aside. A pod that also requests GPUs by resource is left to the filters.
-    """
-    if not demand.device_requests or demand.resources:
-        return ""
-    if not isinstance(node.devices, DeviceKinds):
-        return "the node publishes no devices of NVIDIA's driver"
-    kinds = node.devices
-    by_request = ([_shortage(kinds, choice) for choice in request] for request in demand.device_requests)
-    return next((problems[0] for problems in by_request if problems and all(problems)), "")
-
-
-def _shortage(kinds: DeviceKinds, choice: DeviceChoice) -> str:
-    """Say why too few devices are selected by a choice; "" if enough are."""
-    number = sum(kinds.kinds[kind].number for kind in kinds.select(choice, tolerate_all=True))
-    least = 1 if choice.count is None else choice.count
-    if number >= least:
-        return ""
-    left = kinds.kinds
-    for selector in (*(kinds.class_selectors(choice.device_class) or ()), *choice.selectors):
-        before, left = left, tuple(kind for kind in left if may_select(selector, kind.device))
-        if before and not left:
-            return f"no device of the node has {unmet(selector, [kind.device for kind in before])}"
-    wanted = f"{counted(least, 'device')} of DeviceClass {choice.device_class}"
-    return f"its claim wants {wanted}, and the node has {number}"
 
 
 def shares_counters(node: Node) -> bool:

@@ -23,7 +23,6 @@ from app.explain.explanation import Explanation
 from app.explain.gpu_inventory import Inventory
 from app.explain.policy_diff import Differences
 from app.schedulerconfig.verify import ConfigurationFinding as ConfigFinding
-from app.usage.right_size import RightSizes
 from app.usage.table import UsageReport
 from app.web.api import DryRun
 from app.whatif.advice import Advice
@@ -32,6 +31,7 @@ from app.whatif.driver import Rollout
 from app.whatif.mig_relayout import MIGRelayout
 from app.whatif.node_template import NodeTemplate
 from app.whatif.repack import Repack
+from app.whatif.right_size import RightSizes
 
 PUBLISHED = Path(__file__).parents[2] / "app/cli/schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

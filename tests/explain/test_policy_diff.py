@@ -16,7 +16,7 @@ from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.source import Fleet
 from app.cli.verbs import app
-from app.cluster.fleet_placements import ANYWHERE, FleetPlacements
+from app.explain.fleet_placements import ANYWHERE, FleetPlacements
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
 from app.kube.api_kinds import DRA
 from app.kube.pods import read_pod

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from app.server.connections import SEND_BUFFER
 from app.server.limits import Limits
+from app.server.transports import SEND_BUFFER
 from tests.api.sockets import closed
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from app.cli.plan_nodes import gpu_pods
 from app.cli.verbs import app
 from app.demo.sample_fleets import demo_fleet
+from app.explain.fleet_placements import unserved_claim
 from app.values.versions import parse_version
 from app.whatif.driver import plan_rollout
-from app.whatif.placing_in_turn import unserved_claim
 from tests.builders import knowledge, shipped, state_of
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"

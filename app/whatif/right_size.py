@@ -26,13 +26,26 @@ from app.usage.units import (
     smaller_units,
     unit_on,
 )
-from app.usage.workloads import SizedWorkload, template_patch
+from app.usage.workloads import template_patch
 from app.whatif.placing_in_turn import GPUPod, place_pod, with_units_returned
 from app.world.world import World
 
 MOST_TRIED = 8
 """Units tried for one workload, the smallest first; each takes one admission and a look at every node per pod."""
 OWN_FIELDS = ("nodeName", "resourceVersion")
+
+
+@dataclass(frozen=True, slots=True)
+class SizedWorkload:
+    """A workload with running pods that hold GPUs. `documents` are their Pods, in the order of `pods`.
+
+    `name` is as in the table of use, and `owner` the kind of its controller with a template; empty for bare pods.
+    """
+
+    name: str
+    owner: str
+    pods: tuple[GPUPod, ...]
+    documents: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,25 @@ class RightSizes:
     proposals: tuple[RightSize, ...]
     right: tuple[str, ...]
     undecided: tuple[Unsized, ...]
+
+
+def workloads_of(
+    pods: Iterable[GPUPod], documents: Mapping[str, Mapping[str, Any]], owners: Mapping[str, str]
+) -> tuple[SizedWorkload, ...]:
+    """Group the bound pods by workload; `documents` and `owners` are by namespace/name."""
+    groups: dict[str, list[GPUPod]] = {}
+    for pod in pods:
+        if pod.node:
+            groups.setdefault(owners[pod.name], []).append(pod)
+    return tuple(
+        SizedWorkload(name, _kind(name), tuple(some), tuple(documents[pod.name] for pod in some))
+        for name, some in sorted(groups.items())
+    )
+
+
+def _kind(workload: str) -> str:
+    parts = workload.split("/")
+    return parts[1] if len(parts) == 3 else ""
 
 
 def right_sizes(

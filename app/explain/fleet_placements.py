@@ -7,12 +7,15 @@ A pod's own node counts without the pod. (The shortlist of a filter answer is in
 from collections import Counter
 from heapq import nsmallest
 
+from app.dra.device_kinds import DeviceKinds, may_select
+from app.dra.words import unmet
+from app.kube.claimed_devices import DeviceChoice
 from app.kube.gpu_usage import GPUUsage
+from app.nodes.model import Node
 from app.placement.engine import judge, total
 from app.placement.ranking import ranking_key
 from app.policy.demand import Demand
 from app.values.reasons import counted
-from app.whatif.placing_in_turn import unserved_claim
 from app.world.state import State
 from app.world.verdict_cache import VerdictCache
 
@@ -21,6 +24,35 @@ ANYWHERE = "any node"
 
 _Best = tuple[tuple[float, tuple[int, str]], str]
 """The sort key of the best node, and its name."""
+
+
+def unserved_claim(demand: Demand, node: Node) -> str:
+    """Say why claims of a pod can never have devices of a node; "" if they can, or if that is not known.
+
+    Taints and allocations are left aside. A pod that also requests GPUs by resource is left to the filters.
+    """
+    if not demand.device_requests or demand.resources:
+        return ""
+    if not isinstance(node.devices, DeviceKinds):
+        return "the node publishes no devices of NVIDIA's driver"
+    kinds = node.devices
+    by_request = ([_shortage(kinds, choice) for choice in request] for request in demand.device_requests)
+    return next((problems[0] for problems in by_request if problems and all(problems)), "")
+
+
+def _shortage(kinds: DeviceKinds, choice: DeviceChoice) -> str:
+    """Say why too few devices are selected by a choice; "" if enough are."""
+    number = sum(kinds.kinds[kind].number for kind in kinds.select(choice, tolerate_all=True))
+    least = 1 if choice.count is None else choice.count
+    if number >= least:
+        return ""
+    left = kinds.kinds
+    for selector in (*(kinds.class_selectors(choice.device_class) or ()), *choice.selectors):
+        before, left = left, tuple(kind for kind in left if may_select(selector, kind.device))
+        if before and not left:
+            return f"no device of the node has {unmet(selector, [kind.device for kind in before])}"
+    wanted = f"{counted(least, 'device')} of DeviceClass {choice.device_class}"
+    return f"its claim wants {wanted}, and the node has {number}"
 
 
 class FleetPlacements:

@@ -18,8 +18,8 @@ from app.explain.pending_pod import explain
 from app.kube.pods import read_pod
 from app.nodes.conditions import PRODUCT
 from app.usage.history import Hold, UseHistory, Window
-from app.usage.right_size import RightSizes
 from app.values.computations import finish
+from app.whatif.right_size import RightSizes
 from app.world.state import State
 from app.world.world import world_of
 from tests.builders import knowledge, shipped, state_of

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 
-from app.cluster.doctor_survey import ClusterObjects, survey_cluster, try_gpu_pod
+from app.cli.doctor_survey import ClusterObjects, survey_cluster, try_gpu_pod
 from app.doctor.cluster_objects import GPUPodTried
 from tests.cluster.fake_apiserver import Answer, FakeApi, served, status
 
