@@ -24,7 +24,7 @@ from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.kubeconfig import Load
-from app.cluster.slipped_pods import PolicyView, slip_of
+from app.cluster.slipped_pods import slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.doctor.cluster_checks import examine_cluster
@@ -60,7 +60,7 @@ from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
 from app.world.scheduling_groups import gang_of_pod
 from app.world.state import State
-from app.world.world import RulingCache, world_of
+from app.world.world import world_of
 
 ADDRESS_SECONDS = 10.0
 """Limit of one TLS handshake with a webhook that has a URL."""
@@ -187,12 +187,7 @@ def _policy_source(text: str, documents: Sequence[Mapping[str, Any]], namespace:
 
 def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
     """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
-    rulings = RulingCache()
-    policy_view = PolicyView(
-        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.devices),
-        lambda: policies,
-        lambda: True,
-    )
+    world = world_of(state, policies)
     for document in survey.objects.get("Pod", ()):
         metadata: dict[str, Any] = document.get("metadata") or {}
         usage = state.allocations.get(metadata.get("uid", ""))
@@ -200,7 +195,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
         if node is None:
             continue
         try:
-            slipped_pod = slip_of(read_pod(document), node, state, policy_view)
+            slipped_pod = slip_of(read_pod(document), node, world)
         except BadInput:
             continue  # not readable as a Pod of today's API; it runs
         if slipped_pod is not None:
@@ -341,13 +336,13 @@ def examined_need(
     documents: Iterable[Mapping[str, Any]], policies: PolicySet, state: State, health_reported: bool
 ) -> ExtenderNeed:
     """Tell what only the extender serves for the GPU pods and policies of a cluster."""
-    rulings, pods = RulingCache(), []
+    world, pods = world_of(state, policies), []
     for document in documents:
         try:
             pod = read_pod(document)
         except BadInput:
             continue
-        ruling = rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.devices)
+        ruling = world.ruling(pod)
         if has_our_scheduler(pod, ruling, policies):
             pods.append((pod, ruling))
     nodes = tuple(state.nodes.values())

@@ -39,7 +39,7 @@ from app.placement.scheduler_demand import (
 from app.placement.scorers import uses_expected_demand
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Ruling, compile_demand
+from app.policy.match import compile_demand
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
 from app.telemetry.metrics import Metrics
@@ -159,11 +159,6 @@ class Core:
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         return self.state.namespaces.by_name[name]
-
-    def ruling(self, pod: Pod) -> Ruling:
-        """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
-        labels = self.namespace_labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.devices)
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""

@@ -14,7 +14,7 @@ from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.slipped_pods import PolicyView, SlippedPods
+from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
 from app.demo.sample_fleets import demo_fleet
@@ -48,10 +48,13 @@ def build(settings: Settings) -> Service:
     service.usage = UsagePoller(usage_source(service), lambda: service.policies, service.state, service.metrics.use)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
-        judges = PolicyView(
-            service.ruling, lambda: service.policies, lambda: service.cache_problem() is None, settings.shadow
+        service.slipped = SlippedPods(
+            server,
+            service.state,
+            lambda: service.world() if service.cache_problem() is None else None,
+            service.metrics,
+            settings.shadow,
         )
-        service.slipped = SlippedPods(server, service.state, judges, service.metrics)
         if settings.events and not settings.shadow:
             add_events(service)
         if settings.explain_address != "off":

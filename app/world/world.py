@@ -146,6 +146,11 @@ class World:
     judges_creation: bool = False
     unread_limits: tuple[str, ...] = ()
 
+    def ruling(self, pod: Pod) -> Ruling:
+        """Return what the policies say of a pod in its namespace; pods of one template share a cached ruling."""
+        labels = self.state.namespaces.labels(pod.namespace)
+        return self.rulings.of(pod, labels, self.policies, self.state.devices)
+
     def copied(self) -> "World":
         """Copy what the state changes in place. The copy is shallow, because what is in it is replaced."""
         return replace(
