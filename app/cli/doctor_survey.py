@@ -15,10 +15,10 @@ from app.cluster.listing import list_kind
 from app.doctor.cluster_objects import ExaminedCluster, GPUPodTried
 from app.doctor.operand_checks import JOB_KINDS
 from app.doctor.webhook_checks import MUTATING, VALIDATING, webhooks
-from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.pods import DECISION
 from app.values.errors import ApiError
+from app.world.world import World
 
 Object = dict[str, Any]
 EXAMINED = (
@@ -96,13 +96,13 @@ async def survey_cluster(
     return survey
 
 
-async def survey_webhooks(load: Load, knowledge: Knowledge) -> ExaminedCluster:
+async def survey_webhooks(load: Load, world: World) -> ExaminedCluster:
     """Read the webhook configurations, and the EndpointSlices of the namespace of ours, as far as the user may."""
     server, survey = ApiServer(load), ClusterObjects()
     try:
         for kind in (MUTATING, VALIDATING):
             await _list(server, survey, kind, "", None)
-        cluster = ExaminedCluster(knowledge, {kind: tuple(items) for kind, items in survey.objects.items()})
+        cluster = ExaminedCluster(world, {kind: tuple(items) for kind, items in survey.objects.items()})
         clients = (webhook.spec.get("clientConfig") or {} for webhook in webhooks(cluster) if webhook.ours)
         if service := next((client["service"] for client in clients if client.get("service")), None):
             await _list(server, survey, "EndpointSlice", service["namespace"], None)

@@ -162,7 +162,7 @@ def explain_pod(
                 objects = [*read_fleet(fleet, wanted), *claims_of_file(documents, home)]
                 pods = _named(fleet, wanted, objects, workloads) if wanted else pods
                 cluster = snapshot_of(objects, policies, use.idle)
-                webhooks = asyncio.run(survey_webhooks(fleet.load(), read_knowledge())) if fleet.live else None
+                webhooks = asyncio.run(survey_webhooks(fleet.load(), cluster)) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
                         _explained(each, cluster, by_node, _events_of(each, objects, fleet), webhooks) for each in pods

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks of GPUs held to no use: by groups that are placed in part, and by namespaces that wait.
 
-`with_pods` adds to the fleet what these and other checks read of its GPU pods: those that have ended, the schedulers.
+`with_pods` adds to the cluster what other checks read of its GPU pods: those that have ended, the schedulers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.doctor.cluster_objects import asks_for_gpus
-from app.doctor.fleet_checks import ExaminedFleet, Finding, advice, problem
+from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
+from app.doctor.fleet_checks import Finding, advice, problem
 from app.intree.api_server import counts_for_pods
 from app.knowledge.gpu_resources import Families
 from app.knowledge.reported_faults import PodFailure
@@ -140,11 +140,12 @@ def examine_held(held: HeldGPUs) -> tuple[Finding, ...]:
     return tuple(finding for check in HELD_CHECKS for finding in check(held))
 
 
-def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge: Knowledge) -> ExaminedFleet:
-    """Return the fleet with its GPU pods that have ended, the schedulers of each node's GPU pods, and the fact table.
+def with_pods(cluster: ExaminedCluster, pods: Iterable[Mapping[str, Any]]) -> ExaminedCluster:
+    """Add the GPU pods that have ended, and the schedulers of each node's GPU pods.
 
     A pod that today's API would refuse is left out.
     """
+    knowledge = cluster.knowledge
     finished: list[FinishedPod] = []
     schedulers: dict[str, set[str]] = {}
     for document in pods:
@@ -160,15 +161,7 @@ def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge
         if pod is not None:
             finished.append(pod)
     return replace(
-        fleet,
-        families=knowledge.families,
-        labelled_by_cloud=frozenset(
-            node.name
-            for node in fleet.nodes
-            if knowledge.clouds.labels_sharing(node.labels)
-            and (node.node_class.product or node.node_class.possible_products)
-        ),
-        evidence=knowledge.evidence,
+        cluster,
         finished=tuple(finished),
         schedulers={node: frozenset(names) for node, names in schedulers.items()},
     )
