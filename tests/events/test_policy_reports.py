@@ -21,7 +21,7 @@ UNKNOWN: dict[str, Any] = {"placement": {"zzz": 1}}
 
 
 class Server:
-    """What the reporter needs of KubeClient: it stores objects by path, and keeps the paths of the patches."""
+    """What the reporter needs of ApiServer: it stores objects by path, and keeps the paths of the patches."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {
@@ -33,10 +33,10 @@ class Server:
         self.refusing = ""
         self.served = OBJECTS
 
-    def read(self, path: str) -> dict[str, Any] | None:
+    async def read(self, path: str) -> dict[str, Any] | None:
         return {"items": list(self.policies.values())} if path == self.served else self.objects.get(path)
 
-    def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
+    async def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
         self.patched.append(path)
         if self.refusing and self.refusing in path:
             raise ApiError(403, "forbidden")
