@@ -134,7 +134,7 @@ class Core:
 
         `kind` is configmap or gpupolicy. A product that a node carries is not unknown.
         """
-        problem, policies = yield from self.book.check_steps(f"{kind} {name}", content)
+        problem, policies = yield from self.book.check(f"{kind} {name}", content)
         carried = {group.node_class.product or "" for group in self.state.fleet().node_groups}
         unknown = (pair for policy in policies for pair in policy.unknown_products)
         warnings = (text for pattern, text in unknown if not any(map(pattern.matches, carried)))
