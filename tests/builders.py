@@ -20,7 +20,6 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import load_policies
 from app.policy.match import Ruling, ruling_for
 from app.server.service import Service
 from app.settings import Settings
@@ -28,6 +27,7 @@ from app.tls.serving_certificates import Certificates, issue_if_needed
 from app.world.fleet_facts import FleetFacts, fleet_facts_of
 from app.world.state import State
 from app.world.world import World, world_of
+from tests.finished import load_policies
 
 CONTRACT = Path(__file__).parent / "contract"
 

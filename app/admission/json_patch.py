@@ -3,8 +3,7 @@
 
 A patch that does not apply rejects the pod even under failurePolicy Ignore
 (docs/reference/control-plane.md#answers-to-the-api-server). So each operation is built against the object as it stands
-and applied here first. The library jsonpatch is the oracle of the tests; at run time it would cost 167 µs a pod
-(docs/reference/measurements.md#patches).
+and applied here first. The library jsonpatch is the oracle of the tests; at run time it would cost 167 µs a pod.
 """
 
 import re

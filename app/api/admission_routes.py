@@ -24,7 +24,6 @@ from app.cluster.files import is_policy_file
 from app.kube.api_kinds import API_KINDS
 from app.kube.pod_limits import LONGEST_NAME
 from app.policy.load import MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
-from app.values.computations import finish
 from app.values.errors import MalformedPod, OversizedPod, QuantityError, WireError
 from app.values.json_members import member, object_if_any, strings
 from app.values.reasons import Code, Reason, reason
@@ -155,16 +154,8 @@ class Reviewed:
     request: Mapping[str, Any] | None = None
 
 
-def review(body: bytes, verb: str, core: Core) -> Reviewed:
-    """Answer one AdmissionReview in one step. `verb` is mutate or validate.
-
-    Raises WireError for a body that no API server sends.
-    """
-    return finish(review_steps(body, verb, core))
-
-
-def review_steps(body: bytes, verb: str, core: Core) -> Generator[None, None, Reviewed]:
-    """Answer one AdmissionReview: one of a pod in one step, one of a policy in many.
+def review(body: bytes, verb: str, core: Core) -> Generator[None, None, Reviewed]:
+    """Answer one AdmissionReview: one of a pod in one step, one of a policy in many. `verb` is mutate or validate.
 
     Raises WireError for a body that no API server sends.
     """

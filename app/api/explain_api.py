@@ -18,9 +18,9 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.allowed_callers import CONNECTION, SUBJECT
-from app.api.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.api.wire import encode, status_body
 from app.cluster.core import Core
+from app.cluster.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Protocol
 
@@ -14,10 +15,10 @@ from fastapi import FastAPI, Request, Response
 
 from app.api.operations_routes import JSON, BareApp, answer_unknown_routes, on_loop
 from app.api.wire import encode
+from app.cluster.apiserver import ApiServer
 from app.server.listener import make_server
 from app.server.listeners import bind
 from app.telemetry.logs import start_logging
-from app.tls.kube_objects import KubeClient
 
 Answer = Callable[[], tuple[bool, str]]
 """Returns whether all is well, and the problem if not."""
@@ -64,30 +65,66 @@ ProbePort = Annotated[int | None, typer.Option(help="Port for /livez and /readyz
 
 
 class ClusterController(Protocol):
-    """What keeps objects of a cluster as they should be: the certificates, or the ResourceClaimTemplates."""
+    """What keeps objects of a cluster as they should be: the certificates, or the ResourceClaimTemplates.
 
-    def run(self, stop: threading.Event) -> None:
-        """Run until `stop` is set."""
+    Without a finished turn for `stuck_seconds` it counts as stuck.
+    """
+
+    stuck_seconds: float
+
+    async def try_turn(self) -> tuple[str | None, float]:
+        """Take a turn; return its problem and the seconds to the next.
+
+        The problem is empty after success, and None if the turn is to be taken again, so that the last one counts.
+        """
         ...
 
-    def alive(self) -> tuple[bool, str]:
-        """Tell whether it goes on, and the problem if not."""
-        ...
-
-    def ready(self) -> tuple[bool, str]:
-        """Tell whether the last turn succeeded, and the problem if not."""
+    async def end(self) -> None:
+        """Release what it holds in the cluster."""
         ...
 
 
-def run_controller(controller: ClusterController, kube: KubeClient, probe_port: int | None) -> None:
+class Turns:
+    """Runs the turns of a controller, and answers a kubelet's probes. `clock` is a monotonic one."""
+
+    def __init__(self, controller: ClusterController, clock: Callable[[], float] = time.monotonic) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._ended = clock()
+        self._problem = "no run has completed yet"
+        self.probes: dict[str, Answer] = {"/livez": self._alive, "/readyz": lambda: (not self._problem, self._problem)}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run turns until `stop` is set."""
+        while not stop.is_set():
+            problem, seconds = await self._controller.try_turn()
+            self._problem = self._problem if problem is None else problem
+            self._ended = self._clock()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), seconds)
+        await self._controller.end()
+
+    def _alive(self) -> tuple[bool, str]:
+        """Tell whether turns end, even with errors: a restart does not help against an API server that fails."""
+        silent = self._clock() - self._ended
+        alive = silent < self._controller.stuck_seconds
+        return alive, "" if alive else f"no run has completed for {silent:.0f} s"
+
+
+def run_controller(controller: ClusterController, server: ApiServer, probe_port: int | None) -> None:
     """Run a controller until SIGTERM or SIGINT, and close its client then."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    turns = Turns(controller)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with server:
+            await turns.run(stop)
+
     writer = start_logging(not sys.stderr.isatty())
     try:
-        with serve_probes(probe_port, {"/livez": controller.alive, "/readyz": controller.ready}):
-            controller.run(stop)
+        with serve_probes(probe_port, turns.probes):
+            asyncio.run(run())
     finally:
-        kube.close()
         writer.finish()

@@ -27,11 +27,10 @@ from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate
-from app.values.errors import ApiError, BadInput, SnapshotError
+from app.values.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, BadInput, SnapshotError
 from app.values.reasons import counted
 from app.world.state import State
 
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 _REFUSED = re.compile(r'(\S+) (?:"[^"]*" )?is forbidden: User "([^"]*)" cannot (\S+) resource')
 """The API server's words (k8s.io/apiserver pkg/endpoints/handlers/responsewriters/errors.go)."""
 

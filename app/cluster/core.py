@@ -4,15 +4,12 @@
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Any
-
-import msgspec
 
 from app import __version__
 from app.cluster.apiserver import ApiServer
@@ -137,7 +134,7 @@ class Core:
 
         `kind` is configmap or gpupolicy. A product that a node carries is not unknown.
         """
-        problem, policies = yield from self.book.check_steps(f"{kind} {name}", content)
+        problem, policies = yield from self.book.check(f"{kind} {name}", content)
         carried = {group.node_class.product or "" for group in self.state.fleet().node_groups}
         unknown = (pair for policy in policies for pair in policy.unknown_products)
         warnings = (text for pattern, text in unknown if not any(map(pattern.matches, carried)))
@@ -239,10 +236,9 @@ class Core:
         for version in kind.versions:
             path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
             try:
-                async with asyncio.timeout(FETCH_SECONDS):
-                    found = msgspec.json.decode(await self.server.get(path, {}))
-                return found if isinstance(found, dict) else None
-            except (ApiError, TimeoutError, msgspec.DecodeError):
+                if found := await self.server.read(path, seconds=FETCH_SECONDS):
+                    return found
+            except ApiError:
                 continue
         return None
 
@@ -319,12 +315,9 @@ async def get_pod(server: ApiServer, namespace: str, name: str) -> Mapping[str, 
     if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
         raise WireError(400, "namespace, name: want names as Kubernetes has them")
     try:
-        async with asyncio.timeout(FETCH_SECONDS):
-            pod = msgspec.json.decode(await server.get(f"/api/v1/namespaces/{namespace}/pods/{name}", {}))
+        pod = await server.read(f"/api/v1/namespaces/{namespace}/pods/{name}", seconds=FETCH_SECONDS)
     except ApiError as error:
-        raise WireError(404 if error.status == 404 else 502, f"pod {namespace}/{name}: {error}") from error
-    except (TimeoutError, msgspec.DecodeError) as error:
-        raise WireError(502, f"pod {namespace}/{name}: no answer of the API server") from error
-    if not isinstance(pod, dict):
-        raise WireError(502, f"pod {namespace}/{name}: no object")
+        raise WireError(502, f"pod {namespace}/{name}: {error}") from error
+    if pod is None:
+        raise WireError(404, f"pod {namespace}/{name} not found")
     return pod

@@ -118,7 +118,7 @@ class _Files:
         cluster = self._entry(self._named("clusters", "cluster"), str(cluster_name), f"{where}: cluster", "add it")
         user_name = str(chosen.get("user") or "")
         user = self._entry(self._named("users", "user"), user_name, f"{where}: user", "add it") if user_name else {}
-        server = _server_of(cluster, f"{where}: cluster {cluster_name}")
+        server = _checked_url(cluster.get("server"), f"{where}: cluster {cluster_name}: server", "127.0.0.1:6443")
         self._check_data(where, {**cluster, **user})
         _check_plugin(user.get("exec"), f"{where}: user {user_name}", Path(self._documents[0][0]).parent)
         namespace = chosen.get("namespace")
@@ -158,16 +158,15 @@ def _names(entries: Mapping[str, Object]) -> str:
     return ", ".join(sorted(entries)[:8]) or "none"
 
 
-def _server_of(cluster: Object, where: str) -> str:
-    server = cluster.get("server")
+def _checked_url(url: object, what: str, example: str) -> str:
     try:
-        parts = urlsplit(server if isinstance(server, str) else "")
+        parts = urlsplit(url if isinstance(url, str) else "")
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
     except ValueError:
         usable = False
     if not usable:
-        raise BadInput(f"{where}: server is {server!r:.80}, wants a URL such as https://127.0.0.1:6443")
-    return str(server).rstrip("/")
+        raise BadInput(f"{what} is {url!r:.80}, wants a URL such as https://{example}")
+    return str(url).rstrip("/")
 
 
 def _check_plugin(plugin: Any, where: str, folder: Path) -> None:
@@ -249,6 +248,16 @@ def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
 
     read_access(load())
     return load
+
+
+def service_at(url: str) -> Load:
+    """Return the configuration of a running service, which is called without credentials and without a proxy.
+
+    Raises BadInput.
+    """
+    configuration = Configuration(host=_checked_url(url, "--url", "127.0.0.1:8081"))
+    configuration.proxy = None
+    return lambda: configuration
 
 
 def read_access(configuration: Configuration) -> Access:

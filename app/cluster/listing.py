@@ -5,19 +5,19 @@ Partial types are decoded on the common path, object by object if one cannot be 
 reported by its key; nothing about it is guessed.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from app.cluster.apiserver import ApiServer
+from app.cluster.apiserver import JSON, ApiServer
 from app.cluster.kubeconfig import Load
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.records import Metadata, read_record
-from app.values.errors import ApiError, BadInput, UsherError
+from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError, BadInput, UsherError
 
-Object = TypeVar("Object")
+Item = TypeVar("Item")
 Fields = Any
 """An object as it was decoded: a KubeObject, or the dict of a kind that is not declared as one."""
 
@@ -29,18 +29,18 @@ class ListMeta(msgspec.Struct):
     more: str = msgspec.field(name="continue", default="")
 
 
-class ListPage(msgspec.Struct, Generic[Object]):
+class ListPage(msgspec.Struct, Generic[Item]):
     """One page of a list."""
 
     metadata: ListMeta
-    items: list[Object] | None = None
+    items: list[Item] | None = None
 
 
-class Event(msgspec.Struct, Generic[Object]):
+class Event(msgspec.Struct, Generic[Item]):
     """One line of a watch."""
 
     type: str
-    object: Object
+    object: Item
 
 
 class WatchError(msgspec.Struct):
@@ -147,8 +147,28 @@ def identity(item: Fields) -> tuple[str, str]:
 
 
 PAGE_OBJECTS = 500
-FORBIDDEN, NOT_FOUND = 403, 404
+"""A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding), the longest that the event loop is
+blocked."""
 NOT_READABLE = (FORBIDDEN, NOT_FOUND)
+
+
+async def list_pages(
+    server: ApiServer,
+    path: str,
+    decode: Callable[[bytes], tuple[ListMeta, list[Item]]],
+    params: Mapping[str, str],
+    limit: int = PAGE_OBJECTS,
+    accept: str = JSON,
+) -> AsyncIterator[tuple[ListMeta, list[Item]]]:
+    """Read a list in pages of at most `limit` objects, 0 for one of all. Raises ApiError, and what `decode` raises."""
+    token = ""
+    while True:
+        more = ({"limit": str(limit)} if limit else {}) | ({"continue": token} if token else {})
+        page, items = decode(await server.get(path, {**params, **more}, accept))
+        yield page, items
+        token = page.more
+        if not token:
+            return
 
 
 async def read_objects(
@@ -166,9 +186,8 @@ async def read_objects(
 
     Raises ApiError.
     """
-    server = ApiServer(load)
     objects: list[dict[str, Any]] = []
-    try:
+    async with ApiServer(load) as server:
         for kind in (*kinds, *optional):
             path = API_KINDS[kind].path(namespace)
             report(f"reading {path} of the cluster")
@@ -179,8 +198,6 @@ async def read_objects(
                     raise
                 if error.status == FORBIDDEN:
                     report_forbidden(path)
-    finally:
-        await server.close()
     return objects
 
 
@@ -215,17 +232,18 @@ async def list_objects(
     Raises ApiError.
     """
     path = API_KINDS[kind].path(namespace, version)
-    type_meta = {"apiVersion": API_KINDS[kind].api_version(version), "kind": kind}
-    objects: list[dict[str, Any]] = []
-    token = ""
-    while True:
-        params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
-        body = await server.get(path, params)
+
+    def decode(body: bytes) -> tuple[ListMeta, list[dict[str, Any]]]:
         try:
             page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
         except msgspec.DecodeError as error:
             raise ApiError(200, f"{path}: no list: {error}") from error
-        objects.extend({**item, **type_meta} for item in page.items or () if keep is None or keep(item))
-        token = page.metadata.more
-        if not token:
-            return objects
+        return page.metadata, page.items or []
+
+    type_meta = {"apiVersion": API_KINDS[kind].api_version(version), "kind": kind}
+    return [
+        {**item, **type_meta}
+        async for _, items in list_pages(server, path, decode, {})
+        for item in items
+        if keep is None or keep(item)
+    ]

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from app.knowledge.reported_faults import SchedulerFinding
 from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
+from app.values.computations import finish
 from app.values.errors import KnowledgeError, PolicyError
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 from app.values.quantity import parse_seconds
@@ -140,7 +141,7 @@ def verify(
 
     Raises PolicyError where the text is not YAML, or not one document.
     """
-    documents = read_documents(file, text)
+    documents = finish(read_documents(file, text))
     if len(documents) != 1:
         raise PolicyError((f"{file}:1:1: got {len(documents)} YAML documents, wants one KubeSchedulerConfiguration",))
     document = documents[0]
@@ -206,7 +207,7 @@ def batching_line(text: str) -> str:
 def _configuration(text: str) -> Mapping[str, Any]:
     """Read a configuration; empty for a text that is none."""
     try:
-        [document] = read_documents("configuration", text)
+        [document] = finish(read_documents("configuration", text))
     except (PolicyError, ValueError):
         return {}
     value = document.value if isinstance(document.value, dict) else {}

@@ -19,6 +19,9 @@ from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
+from app.events.policy_reports import PolicyReporter
+from app.events.waking import Waker
+from app.events.writer import EventWriter
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import now, today
@@ -81,25 +84,20 @@ def usage_source(service: Service) -> UseSource | None:
 
 
 def add_events(service: Service) -> None:
-    """Add what writes Events, what reports on policies and what wakes refused pods, each with connections of its own.
+    """Add what writes Events, what reports on policies and what wakes refused pods, with connections of their own.
 
     Raises BadInput.
     """
-    from app.events.policy_reports import PolicyReporter
-    from app.events.waking import Waker  # with an HTTP client that few replicas need
-    from app.events.writer import EventWriter
-    from app.tls.kube_objects import KubeClient
-
     settings = service.settings
-    load, namespace = find_cluster(settings.kubeconfig, settings.context), settings.namespace
+    server, namespace = ApiServer(find_cluster(settings.kubeconfig, settings.context)), settings.namespace
     reasons = PendingReasons(service, Explainer(service))
     reporter = service.policy_reporter = PolicyReporter(
-        KubeClient(load), namespace, service.book, lambda: reasons.kept_current, lambda: service.policy_error
+        server, namespace, service.book, lambda: reasons.kept_current, lambda: service.policy_error
     )
     service.events = EventWriter(
-        KubeClient(load), namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
+        server, namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
     )
-    service.waker = Waker(KubeClient(load), namespace, service, reasons, service.metrics)
+    service.waker = Waker(server, namespace, service, reasons, service.metrics)
 
 
 def serving_pair(settings: Settings) -> KeyPairFiles:

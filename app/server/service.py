@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service: the core of a process that serves, its certificates, and the tasks beside its listeners."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.api.tracing import Tracing
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
+from app.events.policy_reports import PolicyReporter
+from app.events.waking import Waker
+from app.events.writer import EventWriter
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
 from app.world.state import State
-
-if TYPE_CHECKING:
-    from app.events.policy_reports import PolicyReporter
-    from app.events.waking import Waker  # which imports an HTTP client that few replicas need
-    from app.events.writer import EventWriter
 
 
 class Service(Core):

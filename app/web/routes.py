@@ -26,14 +26,15 @@ from app.api.bodies import BodyReader
 from app.api.decision_line import RecentDecisions
 from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
-from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.cluster.core import Core
+from app.cluster.time_slices import JobQueue, TooManyJobs, in_slices
 from app.explain.gpu_inventory import devices_of_node
 from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
 from app.policy.document import read_documents
 from app.policy.schema import Spec
 from app.telemetry.logs import LOGGER
+from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError, WireError
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
@@ -81,7 +82,7 @@ def read_pasted(text: str) -> Mapping[str, Any]:
             raise BadInput(f"not JSON: {error}") from error
     else:
         try:
-            documents = read_documents("", text)
+            documents = finish(read_documents("", text))
         except PolicyError as error:
             raise BadInput(_PLACE.sub(r"line \1, column \2: ", str(error))) from error
         if len(documents) != 1:

@@ -11,7 +11,6 @@ import pytest
 
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult
-from app.api.admission_routes import review
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
@@ -22,6 +21,7 @@ from app.settings import Settings
 from app.telemetry.logs import today
 from app.world.state import State
 from tests.builders import container, knowledge, node_document, pod, policy
+from tests.finished import review
 
 SEC = policy("sec", "placement: {products: {deny: [H100]}}, admission: {maxGPUsPerPod: 2}")
 GPU = {"deviceClassName": "gpu.nvidia.com"}

@@ -17,9 +17,6 @@ from typing import Any
 import jsonpatch
 
 from app.admission.review import mutate
-from app.api.admission_routes import review
-from app.api.extender_routes import filter_nodes, prioritize
-from app.api.preemption import preempt
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.cluster.exporters import read_exposition
 from app.cluster.files import shipped_policies
@@ -38,7 +35,6 @@ from app.kube.slice_reading import read_slice
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.policy.case_document import read_case
-from app.policy.load import load_policies
 from app.server.service import Service
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
@@ -46,6 +42,7 @@ from app.web.api import dry_run
 from app.world.fleet_facts import FleetFacts
 from app.world.state import State
 from tests.builders import demand, fleet, gpus, knowledge, make_service, node, pod, setting, shipped
+from tests.finished import filter_nodes, load_policies, preempt, prioritize, review
 from tests.fuzz.seeds import FLEETS
 
 REFUSED = "refused"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import filter_nodes
 from app.api.wire import encode
 from app.explain.pending_pod import explain
 from app.server.service import Service
 from app.values.computations import finish
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes
 
 Object = dict[str, Any]
 LIMITS = "placement: {namespaceLimits: [{products: [H100, H200], gpus: 16}, {products: [A100], gpus: 8}]}"

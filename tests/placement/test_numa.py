@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import filter_nodes
 from app.api.wire import encode
 from app.explain.pending_pod import explain
 from app.kube.numa_zones import NUMAZones, device_amounts, read_topology, topology_refusal
@@ -17,6 +16,7 @@ from app.placement.engine import helpful_candidates
 from app.server.service import Service
 from app.values.computations import finish
 from tests.builders import container, gpus, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes
 
 Object = dict[str, Any]
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"

@@ -11,7 +11,7 @@ import pytest
 from app.api.decision_line import Decision, RecentDecisions
 from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
-from app.api.time_slices import JobQueue
+from app.cluster.time_slices import JobQueue
 from app.kube.pending_pods import read_pending_pod
 from app.server.service import Service
 from app.web.fleet_map import FleetMap
