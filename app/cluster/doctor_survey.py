@@ -5,7 +5,6 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import msgspec
 
@@ -19,8 +18,8 @@ from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.pods import DECISION
 from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError
+from app.values.json_members import Object
 
-Object = dict[str, Any]
 EXAMINED = (
     *FLEET,
     "ResourceQuota",
