@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Annotated, Protocol
 
 import typer
@@ -28,18 +29,15 @@ Answer = Callable[[], tuple[bool, str]]
 def probe_app(answers: dict[str, Answer]) -> FastAPI:
     """Build the application: each path answers 200 while all is well, else 503 and the problem."""
     app = BareApp()
-
-    def handler(answer: Answer) -> Callable[[Request], Response]:
-        def handle(_request: Request) -> Response:
-            ok, problem = answer()
-            return Response(encode({"ok": ok, "why": problem}), 200 if ok else 503, media_type=JSON)
-
-        return handle
-
     for path, answer in answers.items():
-        app.add_route(path, on_loop(handler(answer)))
+        app.add_route(path, on_loop(partial(_respond, answer)))
     answer_unknown_routes(app)
     return app
+
+
+def _respond(answer: Answer, _request: Request) -> Response:
+    ok, problem = answer()
+    return Response(encode({"ok": ok, "why": problem}), 200 if ok else 503, media_type=JSON)
 
 
 @contextlib.contextmanager

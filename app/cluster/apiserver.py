@@ -25,8 +25,6 @@ LIST_SECONDS = 60.0
 OBJECT_SECONDS = 10.0
 """Bound on a request about one object. It is less than DURATION_SECONDS of tls/lease.py, so that the Lease does not
 expire while one request hangs."""
-DRY_RUN_SECONDS = 30
-"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
 LONGEST_MESSAGE = 600
 """Characters of a Status that are kept: the cause stands at its end, after a webhook's name and URL. A guess."""
 BUFFER_BYTES = 1 << 18
@@ -93,13 +91,6 @@ class ApiServer:
         Raises ApiError, with the status CONFLICT if an object of that name exists.
         """
         return await self._send("POST", path, document, params, seconds)
-
-    async def create_dry_run(self, path: str, document: Mapping[str, Any]) -> Object:
-        """Create an object by dry run, which admission decides and which is never stored; return the object.
-
-        Raises ApiError, also if the API server does not decide within DRY_RUN_SECONDS.
-        """
-        return await self.create(path, document, {"dryRun": "All", "timeout": f"{DRY_RUN_SECONDS}s"}, LIST_SECONDS)
 
     async def replace(self, path: str, document: Mapping[str, Any]) -> Object:
         """Replace an object; its resourceVersion guards the write.

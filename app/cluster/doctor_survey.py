@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from app.cluster.apiserver import ApiServer
+from app.cluster.apiserver import LIST_SECONDS, ApiServer
 from app.cluster.kubeconfig import Load
 from app.cluster.listing import list_kind
 from app.doctor.cluster_objects import ExaminedCluster, GPUPodTried
@@ -42,6 +42,8 @@ EXAMINED = (
 SECRET = "gpu-usher-tls"
 DEFINITION = f"{API_KINDS['GPUPolicy'].plural}.{API_KINDS['GPUPolicy'].group}"
 UNREACHABLE = "API server"
+DRY_RUN = {"dryRun": "All", "timeout": "30s"}
+"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
 UNDECIDED = (500, 504)
 """The API server could not call a webhook, or did not get its answer in time; a decision has another status."""
 
@@ -199,7 +201,7 @@ async def try_gpu_pod(load: Load, namespace: str, resource: str) -> GPUPodTried 
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "gpu-usher-doctor-"}, "spec": spec}
     async with ApiServer(load) as server:
         try:
-            created = await server.create_dry_run(f"/api/v1/namespaces/{namespace}/pods", pod)
+            created = await server.create(f"/api/v1/namespaces/{namespace}/pods", pod, DRY_RUN, LIST_SECONDS)
         except ApiError as error:
             return GPUPodTried(namespace, str(error)) if error.status in UNDECIDED else None
     annotations = (created.get("metadata") or {}).get("annotations") or {}

@@ -129,7 +129,7 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     """
     answer = read_result(body, "vector")
     try:
-        rows = [_VECTOR.decode(raw) for raw in answer.data.result]
+        rows = [VECTOR.decode(raw) for raw in answer.data.result]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
     samples: list[MetricSample] = []
@@ -157,4 +157,4 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_VECTOR = msgspec.json.Decoder(SeriesValue)
+VECTOR = msgspec.json.Decoder(SeriesValue)

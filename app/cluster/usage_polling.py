@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from app.admission.validators import IdleLimit, idle_limit
-from app.cluster.prometheus import PrometheusClient, SeriesValue, read_result
+from app.cluster.prometheus import VECTOR, PrometheusClient, read_result
 from app.cluster.reflector import Clock
 from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.knowledge.products import WHOLE_MILLI
@@ -38,6 +38,7 @@ from app.usage.reading import (
     window_seconds,
 )
 from app.usage.table import UseSummary, poll_window, summary_of
+from app.values.computations import T
 from app.values.errors import SourceError
 from app.world.state import State
 
@@ -46,14 +47,12 @@ WORK_SECONDS = 0.0005
 REST_SECONDS = 0.001
 """A rest. With WORK_SECONDS a thread takes a third of one core at most. A guess."""
 
-Item = TypeVar("Item")
-
 
 def pausing(
-    items: Iterable[Item],
+    items: Iterable[T],
     clock: Callable[[], float] = time.perf_counter,
     rest: Callable[[float], None] = time.sleep,
-) -> Iterator[Item]:
+) -> Iterator[T]:
     """Yield items, and rest when the work on them has taken WORK_SECONDS. For threads: the event loop must not rest."""
     began = clock()
     for item in items:
@@ -302,7 +301,7 @@ class PrometheusUse:
         text = count_query(self._dcgm, self._usage, seconds)
         params = {"query": text, "time": str(end)}
         body = await self._client.ask("/api/v1/query", params, ANSWER_BYTES, QUERY_SECONDS)
-        counts = [_COUNT.decode(raw) for raw in self._result(body, "vector")]
+        counts = [VECTOR.decode(raw) for raw in self._result(body, "vector")]
         return int(float(counts[0].value[1])) if counts else 0
 
     def _result(self, body: bytes, kind: str) -> list[msgspec.Raw]:
@@ -328,5 +327,4 @@ def _points(values: list[tuple[float, str]], start: float, window: int) -> Itera
             continue
 
 
-_COUNT: Any = msgspec.json.Decoder(SeriesValue)
 _MATRIX: Any = msgspec.json.Decoder(SeriesValues)

@@ -102,7 +102,6 @@ THING = {"metadata": {"name": "s"}}
 VERBS: dict[str, tuple[Callable[[ApiServer], Coroutine[None, None, object]], str, str, object]] = {
     "read": (lambda server: server.read(PATH), "GET", "application/octet-stream", None),
     "create": (lambda server: server.create(PATH, THING), "POST", "application/json", THING),
-    "dry run": (lambda server: server.create_dry_run(PATH, THING), "POST", "application/json", THING),
     "replace": (lambda server: server.replace(PATH, THING), "PUT", "application/json", THING),
     "patch": (lambda server: server.patch(PATH, THING), "PATCH", STRATEGIC, THING),
     "merge": (lambda server: server.patch(PATH, THING, MERGE), "PATCH", MERGE, THING),
