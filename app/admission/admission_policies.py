@@ -28,7 +28,7 @@ from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, read_pod
 from app.policy.annotations import WORKLOAD_CLASS_NAME
-from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
+from app.policy.compiled import EVERY_POD, CompiledPolicy, PolicySet
 from app.policy.match import ruling_for
 from app.policy.merge_admission import AdmissionRules
 from app.values.reasons import Code
@@ -178,7 +178,6 @@ GUARDS = (
     COPY,
 )
 _ANY_POD = {"metadata": {"name": "any"}, "spec": {"containers": [{"name": "any"}]}}
-_EVERY = PodSelection(None, None)
 
 
 def guards_in_force(policies: PolicySet, knowledge: Knowledge) -> dict[Guard, str]:
@@ -212,10 +211,10 @@ def _rules_of_selected_pods(policies: PolicySet, knowledge: Knowledge) -> Iterat
 
     for policy in (*policies.policies, *((policies.fallback,) if policies.fallback else ())):
         if policy.match.namespace or policy.match.pod or policy.workload_classes is not None:
-            yield policy.name, rules(policy, replace(policy, match=_EVERY))
+            yield policy.name, rules(policy, replace(policy, match=EVERY_POD))
             yield policy.name, rules(policy, None)
         for _, off in policy.exceptions:
-            yield policy.name, rules(policy, replace(policy, match=_EVERY, exceptions=((_EVERY, off),)))
+            yield policy.name, rules(policy, replace(policy, match=EVERY_POD, exceptions=((EVERY_POD, off),)))
 
 
 def guard_policies(guards: Mapping[Guard, str], knowledge: Knowledge) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ show the body of any other answer to the user (docs/reference/control-plane.md#a
 """
 
 import base64
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 
 from app import __version__
 from app.admission.claim_review import is_claim, read_claim
-from app.admission.queued_jobs import review_templates, template_targets_of
+from app.admission.queued_jobs import Review, review_templates, template_targets_of
 from app.admission.review import UNCONCERNED, ReviewResult, mutate, review_claim, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext, denial_message, is_exempt, limited_warnings
@@ -132,7 +132,6 @@ def _is_labelled(config_map: Mapping[str, Any]) -> bool:
     return strings(metadata, "labels", "object.metadata.").get(POLICY_LABEL) == POLICY_LABEL_VALUE
 
 
-Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 V1 = "admission.k8s.io/v1"
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 

@@ -120,7 +120,8 @@ def controller(
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
     server = ApiServer(cluster.load())
     names = Names(namespace, service, tuple(name or ()))
-    run_controller(Controller(server, names, now, wait_seconds=wait_seconds), server, probe_port)
+    keeper = Controller(server, names, now, wait_seconds=wait_seconds)
+    run_controller(keeper, server, probe_port, keeper.end)
 
 
 def _files(folder: Path) -> CertificateTexts:

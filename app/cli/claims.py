@@ -6,7 +6,7 @@ The controller creates the templates in the namespaces that let it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,18 +38,16 @@ from app.kube.gpu_usage import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import event
 from app.values.errors import CONFLICT, FORBIDDEN, ApiError, UsherError
-from app.values.json_members import member
+from app.values.json_members import JSONObject, member
 from app.world.state import State
 from app.world.world import world_of
-
-Object = Mapping[str, Any]
 
 
 @dataclass
 class Templates:
     """Templates by namespace and name, with the objects that need them; and the objects that have no equivalent."""
 
-    by_key: dict[tuple[str, str], Object] = field(default_factory=dict)
+    by_key: dict[tuple[str, str], JSONObject] = field(default_factory=dict)
     needed_by: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     without: dict[str, list[str]] = field(default_factory=dict)
 
@@ -71,7 +69,7 @@ class Templates:
 
 
 def templates_for(
-    objects: Iterable[Object], namespace: str, state: State, policies: PolicySet, always: bool = True
+    objects: Iterable[JSONObject], namespace: str, state: State, policies: PolicySet, always: bool = True
 ) -> Templates:
     """Collect the templates for the unfinished Pods, and the workloads, among objects.
 
@@ -157,9 +155,6 @@ class TemplateKeeper:
             event("template not created", logging.WARNING, namespace=where, template=name, error=str(error))
             return
         event("template created", namespace=where, template=name)
-
-    async def end(self) -> None:
-        """It holds nothing in the cluster."""
 
 
 def controller(

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.review import has_our_scheduler
+from app.cli.certs import ADDRESS_SECONDS
 from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
@@ -62,8 +63,6 @@ from app.world.scheduling_groups import gang_of_pod
 from app.world.state import State
 from app.world.world import World, world_of
 
-ADDRESS_SECONDS = 10.0
-"""Limit of one TLS handshake with a webhook that has a URL."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
 """Names in deploy/components/second-scheduler and deploy/base."""

@@ -5,11 +5,10 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import msgspec
 
-from app.cluster.apiserver import ApiServer
+from app.cluster.apiserver import LIST_SECONDS, ApiServer
 from app.cluster.kubeconfig import Load
 from app.cluster.listing import list_kind
 from app.doctor.cluster_objects import ExaminedCluster, GPUPodTried
@@ -18,9 +17,9 @@ from app.doctor.webhook_checks import MUTATING, VALIDATING, webhooks
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.pods import DECISION
 from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError
+from app.values.json_members import Object
 from app.world.world import World
 
-Object = dict[str, Any]
 EXAMINED = (
     *FLEET,
     "ResourceQuota",
@@ -43,6 +42,8 @@ EXAMINED = (
 SECRET = "gpu-usher-tls"
 DEFINITION = f"{API_KINDS['GPUPolicy'].plural}.{API_KINDS['GPUPolicy'].group}"
 UNREACHABLE = "API server"
+DRY_RUN = {"dryRun": "All", "timeout": "30s"}
+"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
 UNDECIDED = (500, 504)
 """The API server could not call a webhook, or did not get its answer in time; a decision has another status."""
 
@@ -200,7 +201,7 @@ async def try_gpu_pod(load: Load, namespace: str, resource: str) -> GPUPodTried 
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "gpu-usher-doctor-"}, "spec": spec}
     async with ApiServer(load) as server:
         try:
-            created = await server.create_dry_run(f"/api/v1/namespaces/{namespace}/pods", pod)
+            created = await server.create(f"/api/v1/namespaces/{namespace}/pods", pod, DRY_RUN, LIST_SECONDS)
         except ApiError as error:
             return GPUPodTried(namespace, str(error)) if error.status in UNDECIDED else None
     annotations = (created.get("metadata") or {}).get("annotations") or {}

@@ -50,16 +50,17 @@ from app.cluster.kubeconfig import Load, service_at
 from app.cluster.snapshot import bound_volumes
 from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
 from app.doctor.replica_checks import creation_now
-from app.doctor.webhook_checks import NAMESPACE_NAME
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.knowledge.workload_templates import Workloads
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
 from app.kube.existing_pods import existing_pods_of
+from app.policy.problems import NAMESPACE_NAME
 from app.schedulerconfig.verify import managed_by_scheduler
 from app.values.computations import finish
 from app.values.errors import FORBIDDEN, ApiError, BadInput
+from app.values.json_members import JSONObject
 from app.values.reasons import counted
 from app.world.state import State
 from app.world.world import World, world_of
@@ -91,7 +92,6 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
     ) from refused
 
 
-Object = Mapping[str, Any]
 OPTIONAL = (
     *ADMISSION_KINDS,
     "PersistentVolume",
@@ -183,7 +183,7 @@ def _explained(
     pod: PodToExplain,
     cluster: World,
     by_node: bool,
-    events: list[Object] | None,
+    events: list[JSONObject] | None,
     webhooks: ExaminedCluster | None,
 ) -> Explanation:
     """Explain a pod, and first what is to say of its creation and of its workload."""
@@ -255,7 +255,7 @@ async def _shown_at(load: Load, path: str, **params: str) -> Any:
         return None
 
 
-def pod_reference(wanted: ObjectName | None) -> Object:
+def pod_reference(wanted: ObjectName | None) -> JSONObject:
     """Return a pod's name in the form that a service takes.
 
     Raises BadInput for a workload.
@@ -265,7 +265,7 @@ def pod_reference(wanted: ObjectName | None) -> Object:
     return {"namespace": wanted.namespace, "name": wanted.name}
 
 
-def ask_service(url: str, body: Object, by_node: bool) -> Explanation:
+def ask_service(url: str, body: JSONObject, by_node: bool) -> Explanation:
     """Ask a running service for an explanation.
 
     Raises ApiError, BadInput.
@@ -315,7 +315,7 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
     return {name: managed for text in texts for name, managed in managed_by_scheduler(text).items()}
 
 
-def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[Object] | None:
+def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[JSONObject] | None:
     """List the Events about a pod of the cluster or of a snapshot; None where there are none to read."""
     metadata = pod.pod.get("metadata") or {}
     if fleet.live and pod.live:
@@ -328,7 +328,7 @@ def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[Obje
     return events and [event for event in events if _is_about(event.get("involvedObject") or {}, pod.pod)]
 
 
-def _is_about(involved: Object, pod: Object) -> bool:
+def _is_about(involved: JSONObject, pod: JSONObject) -> bool:
     """Tell whether an Event is about a pod, and not about an earlier one of its name."""
     uid = (pod.get("metadata") or {}).get("uid")
     return key_of({"metadata": involved}) == key_of(pod) and involved.get("uid") in (None, "", uid)

@@ -7,18 +7,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Annotated, Protocol
 
 import typer
 from fastapi import FastAPI, Request, Response
 
-from app.api.operations_routes import JSON, BareApp, answer_unknown_routes, on_loop
+from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
 from app.api.wire import encode
 from app.cluster.apiserver import ApiServer
 from app.server.listener import make_server
 from app.server.listeners import bind
 from app.telemetry.logs import start_logging
+from app.values.json_members import JSON
 
 Answer = Callable[[], tuple[bool, str]]
 """Returns whether all is well, and the problem if not."""
@@ -27,18 +29,15 @@ Answer = Callable[[], tuple[bool, str]]
 def probe_app(answers: dict[str, Answer]) -> FastAPI:
     """Build the application: each path answers 200 while all is well, else 503 and the problem."""
     app = BareApp()
-
-    def handler(answer: Answer) -> Callable[[Request], Response]:
-        def handle(_request: Request) -> Response:
-            ok, problem = answer()
-            return Response(encode({"ok": ok, "why": problem}), 200 if ok else 503, media_type=JSON)
-
-        return handle
-
     for path, answer in answers.items():
-        app.add_route(path, on_loop(handler(answer)))
+        app.add_route(path, on_loop(partial(_respond, answer)))
     answer_unknown_routes(app)
     return app
+
+
+def _respond(answer: Answer, _request: Request) -> Response:
+    ok, problem = answer()
+    return Response(encode({"ok": ok, "why": problem}), 200 if ok else 503, media_type=JSON)
 
 
 @contextlib.contextmanager
@@ -79,10 +78,6 @@ class ClusterController(Protocol):
         """
         ...
 
-    async def end(self) -> None:
-        """Release what it holds in the cluster."""
-        ...
-
 
 class Turns:
     """Runs the turns of a controller, and answers a kubelet's probes. `clock` is a monotonic one."""
@@ -102,7 +97,6 @@ class Turns:
             self._ended = self._clock()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), seconds)
-        await self._controller.end()
 
     def _alive(self) -> tuple[bool, str]:
         """Tell whether turns end, even with errors: a restart does not help against an API server that fails."""
@@ -111,8 +105,13 @@ class Turns:
         return alive, "" if alive else f"no run has completed for {silent:.0f} s"
 
 
-def run_controller(controller: ClusterController, server: ApiServer, probe_port: int | None) -> None:
-    """Run a controller until SIGTERM or SIGINT, and close its client then."""
+def run_controller(
+    controller: ClusterController,
+    server: ApiServer,
+    probe_port: int | None,
+    end: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run a controller until SIGTERM or SIGINT; then call `end`, and close its client."""
     turns = Turns(controller)
 
     async def run() -> None:
@@ -121,6 +120,8 @@ def run_controller(controller: ClusterController, server: ApiServer, probe_port:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with server:
             await turns.run(stop)
+            if end is not None:
+                await end()
 
     writer = start_logging(not sys.stderr.isatty())
     try:

@@ -28,6 +28,7 @@ from app.policy.compiled import PolicySet
 from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate
 from app.values.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, BadInput, SnapshotError
+from app.values.json_members import Object
 from app.values.reasons import counted
 from app.world.state import State
 
@@ -124,7 +125,6 @@ Namespace = Annotated[
 ]
 
 
-Object = dict[str, Any]
 Objects = list[Object]
 POLICY_KINDS = ("GPUPolicy", "ConfigMap")
 """Kinds that, as those of DRA, a cluster may not have, or may forbid to the user."""

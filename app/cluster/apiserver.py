@@ -17,24 +17,21 @@ from kubernetes.client import Configuration
 
 from app.cluster.kubeconfig import Access, Headers, Load, credentials, read_access
 from app.values.errors import NOT_FOUND, UNAUTHORIZED, ApiError, BadInput
+from app.values.json_members import JSON, Object
 
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
-ANSWER_SECONDS = 10.0
+OBJECT_SECONDS = 10.0
 """Bound on a request about one object. It is less than DURATION_SECONDS of tls/lease.py, so that the Lease does not
 expire while one request hangs."""
-DRY_RUN_SECONDS = 30
-"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
 LONGEST_MESSAGE = 600
 """Characters of a Status that are kept: the cause stands at its end, after a webhook's name and URL. A guess."""
 BUFFER_BYTES = 1 << 18
 """Read buffer: a large one means fewer wake-ups in a burst of events. A line may be longer."""
-JSON = "application/json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 REVIEWS = "authorization.k8s.io/v1"
-Object = dict[str, Any]
 LONGEST_LINE_BYTES = 1 << 24
 """An object in etcd is at most 1.5 MiB, so a longer line is not a watch event."""
 
@@ -69,7 +66,7 @@ class ApiServer:
             return await answer.read(), answer.headers.get("Date", "")
 
     async def read(
-        self, path: str, params: Mapping[str, str] | None = None, seconds: float = ANSWER_SECONDS
+        self, path: str, params: Mapping[str, str] | None = None, seconds: float = OBJECT_SECONDS
     ) -> Object | None:
         """Read an object; None if it does not exist.
 
@@ -87,20 +84,13 @@ class ApiServer:
         path: str,
         document: Mapping[str, Any],
         params: Mapping[str, str] | None = None,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float = OBJECT_SECONDS,
     ) -> Object:
         """Create an object in the list at a path.
 
         Raises ApiError, with the status CONFLICT if an object of that name exists.
         """
         return await self._send("POST", path, document, params, seconds)
-
-    async def create_dry_run(self, path: str, document: Mapping[str, Any]) -> Object:
-        """Create an object by dry run, which admission decides and which is never stored; return the object.
-
-        Raises ApiError, also if the API server does not decide within DRY_RUN_SECONDS.
-        """
-        return await self.create(path, document, {"dryRun": "All", "timeout": f"{DRY_RUN_SECONDS}s"}, LIST_SECONDS)
 
     async def replace(self, path: str, document: Mapping[str, Any]) -> Object:
         """Replace an object; its resourceVersion guards the write.
@@ -131,7 +121,7 @@ class ApiServer:
         path: str,
         document: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
-        seconds: float = ANSWER_SECONDS,
+        seconds: float = OBJECT_SECONDS,
         headers: Headers = (),
     ) -> Object:
         """Send one request, and decode the object in its answer."""

@@ -212,9 +212,9 @@ class Core:
         )
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
-        """Read a Pod from the API server, or from the pending pods of a snapshot.
+        """Read a whole Pod from the API server, or from the pending pods of a snapshot.
 
-        Raises WireError.
+        Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
         """
         if self.server is None:
             if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
@@ -222,7 +222,15 @@ class Core:
                     404, "this service follows no live cluster and knows no such pending pod: post the Pod itself"
                 )
             return known.document
-        return await get_pod(self.server, namespace, name)
+        if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
+            raise WireError(400, "namespace, name: want names as Kubernetes has them")
+        try:
+            pod = await self.server.read(f"/api/v1/namespaces/{namespace}/pods/{name}", seconds=FETCH_SECONDS)
+        except ApiError as error:
+            raise WireError(502, f"pod {namespace}/{name}: {error}") from error
+        if pod is None:
+            raise WireError(404, f"pod {namespace}/{name} not found")
+        return pod
 
     async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
@@ -305,19 +313,3 @@ class Core:
                 "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
             },
         }
-
-
-async def get_pod(server: ApiServer, namespace: str, name: str) -> Mapping[str, Any]:
-    """Read one whole Pod.
-
-    Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
-    """
-    if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
-        raise WireError(400, "namespace, name: want names as Kubernetes has them")
-    try:
-        pod = await server.read(f"/api/v1/namespaces/{namespace}/pods/{name}", seconds=FETCH_SECONDS)
-    except ApiError as error:
-        raise WireError(502, f"pod {namespace}/{name}: {error}") from error
-    if pod is None:
-        raise WireError(404, f"pod {namespace}/{name} not found")
-    return pod

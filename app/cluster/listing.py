@@ -7,15 +7,17 @@ reported by its key; nothing about it is guessed.
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from app.cluster.apiserver import JSON, ApiServer
+from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.records import Metadata, read_record
 from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError, BadInput, UsherError
+from app.values.json_members import JSON
 
 Item = TypeVar("Item")
 Fields = Any
@@ -206,44 +208,29 @@ async def list_kind(
 ) -> list[dict[str, Any]]:
     """List the objects of a kind in the preferred version that is served: all of them, or those that `keep` selects.
 
-    Raises ApiError, with the status 404 if the kind is served in none of its versions.
-    """
-    *preferred, last = API_KINDS[kind].versions
-    for version in preferred:
-        try:
-            return await list_objects(server, kind, version, namespace, keep)
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-    return await list_objects(server, kind, last, namespace, keep)
-
-
-async def list_objects(
-    server: ApiServer,
-    kind: str,
-    version: str,
-    namespace: str,
-    keep: Callable[[dict[str, Any]], bool] | None = None,
-) -> list[dict[str, Any]]:
-    """List the objects of a kind in one version, in pages: all of them, or those that `keep` selects.
-
     The API server names kind and version for the list alone; each object gets them, as in a snapshot of kubectl.
 
-    Raises ApiError.
+    Raises ApiError, with the status 404 if the kind is served in none of its versions.
     """
-    path = API_KINDS[kind].path(namespace, version)
-
-    def decode(body: bytes) -> tuple[ListMeta, list[dict[str, Any]]]:
+    api_kind = API_KINDS[kind]
+    for version in api_kind.versions:
+        path, type_meta = api_kind.path(namespace, version), {"apiVersion": api_kind.api_version(version), "kind": kind}
         try:
-            page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
-        except msgspec.DecodeError as error:
-            raise ApiError(200, f"{path}: no list: {error}") from error
-        return page.metadata, page.items or []
+            return [
+                {**item, **type_meta}
+                async for _, items in list_pages(server, path, partial(_whole_objects, path), {})
+                for item in items
+                if keep is None or keep(item)
+            ]
+        except ApiError as error:
+            if error.status != NOT_FOUND or version == api_kind.versions[-1]:
+                raise
+    return []
 
-    type_meta = {"apiVersion": API_KINDS[kind].api_version(version), "kind": kind}
-    return [
-        {**item, **type_meta}
-        async for _, items in list_pages(server, path, decode, {})
-        for item in items
-        if keep is None or keep(item)
-    ]
+
+def _whole_objects(path: str, body: bytes) -> tuple[ListMeta, list[dict[str, Any]]]:
+    try:
+        page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
+    except msgspec.DecodeError as error:
+        raise ApiError(200, f"{path}: no list: {error}") from error
+    return page.metadata, page.items or []

@@ -8,7 +8,7 @@ stays in use meanwhile, and only the differences are then applied.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +128,7 @@ class Reflector:
         self.unreadable: set[str] = set()
         self.synced = False
         self.refusal: str | None = None
+        self._selection = {"labelSelector": kind.selector} if kind.selector else {}
         self._server = server
         self._metrics = metrics
         self._clock = clock or Clock()
@@ -195,16 +196,13 @@ class Reflector:
     async def _pages(self, limit: int) -> tuple[Facts, str]:
         facts: Facts = {}
         version = ""
-        async for page, items in list_pages(self._server, self.kind.path, self._decoders.page, self._params({}), limit):
+        async for page, items in list_pages(self._server, self.kind.path, self._decoders.page, self._selection, limit):
             for index, item in enumerate(items):
                 self._read_item(item, facts)
                 if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                     await self._rest()
             version = page.resourceVersion
         return facts, version
-
-    def _params(self, params: Mapping[str, str]) -> dict[str, str]:
-        return {**params, "labelSelector": self.kind.selector} if self.kind.selector else dict(params)
 
     def _read_item(self, item: Fields | UnreadableObject, facts: Facts) -> None:
         if isinstance(item, UnreadableObject):
@@ -256,12 +254,13 @@ class Reflector:
     async def _watch(self) -> None:
         seconds = WATCH_SECONDS[0] + self._clock.chance() * (WATCH_SECONDS[1] - WATCH_SECONDS[0])
         params = {
+            **self._selection,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version or "",
             "timeoutSeconds": str(int(seconds)),
         }
-        async with self._server.watch(self.kind.path, self._params(params), self._clock.silence) as stream:
+        async with self._server.watch(self.kind.path, params, self._clock.silence) as stream:
             self.stream.established(self._clock.now())
             self.refusal = None
             if self._reported:
@@ -322,7 +321,7 @@ class Reflector:
 
     async def _identities(self) -> AsyncIterator[tuple[str, str]]:
         """List keys and UIDs only, in pages: the metadata of 50,000 pods at once would be 50 MB."""
-        pages = list_pages(self._server, self.kind.path, NAMES.page, self._params({}), accept=METADATA_ONLY)
+        pages = list_pages(self._server, self.kind.path, NAMES.page, self._selection, accept=METADATA_ONLY)
         async for _, items in pages:
             for item in items:
                 if not isinstance(item, UnreadableObject):

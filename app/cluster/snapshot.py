@@ -22,7 +22,7 @@ from app.kube.pod_limits import POD
 from app.kube.records import read_record
 from app.policy.document import yaml_problem
 from app.values.errors import BadInput, MalformedPod, SnapshotError
-from app.values.json_members import member, object_if_any
+from app.values.json_members import Object, member, object_if_any
 from app.world.state import State
 
 SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", "NodeResourceTopology", *DRA)
@@ -164,9 +164,6 @@ def _metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _name(item: Mapping[str, Any]) -> str:
     return member(_metadata(item), "name", str, "metadata.") or ""
-
-
-Object = dict[str, Any]
 
 
 class _ObjectKind(msgspec.Struct):

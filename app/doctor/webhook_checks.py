@@ -14,6 +14,7 @@ from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
 from app.doctor.fleet_checks import Finding, advice, problem
 from app.kube.device_classes import DeviceClassIndex, read_class
 from app.kube.pods import controller_of
+from app.policy.problems import NAMESPACE_NAME
 from app.values.errors import BadInput
 from app.values.json_members import JSONObject
 from app.values.label_requirements import all_allow, selector_requirements
@@ -31,7 +32,6 @@ SHIPPED_POLICY = {
     GUARD: "Ignore",
 }
 """failurePolicy by webhook; deploy/base/webhooks.yaml gives the reasons."""
-NAMESPACE_NAME = "kubernetes.io/metadata.name"
 ALLOCATORS = ("gpu", "hami", "volcano", "kai-", "runai", "run.ai", "koordinator")
 """Parts of the names of other GPU schedulers' webhooks: a guess from their manifests, as no list of them exists."""
 

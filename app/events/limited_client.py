@@ -6,8 +6,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.cluster.apiserver import MERGE, ApiServer, Object
+from app.cluster.apiserver import MERGE, ApiServer
 from app.events.planning import BURST, RATE, TokenBucket
+from app.values.json_members import Object
 
 
 class LimitedClient:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.cluster.apiserver import ApiServer, Object
+from app.cluster.apiserver import ApiServer
 from app.cluster.policy_watch import ObjectStatus, PolicyBook
 from app.cluster.watched_kinds import policy_of
 from app.events.limited_client import LimitedClient
@@ -26,6 +26,7 @@ from app.policy.schema import GROUP, STORAGE_VERSION, VERSIONS
 from app.telemetry.logs import event
 from app.telemetry.logs import now as wall_clock
 from app.values.errors import NOT_FOUND, ApiError
+from app.values.json_members import Object
 
 LOOK_SECONDS = 2.0
 """Interval at which it is looked whether the policies have changed."""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.admission.reviewed_pod import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
-from app.cluster.apiserver import ApiServer, Object
+from app.cluster.apiserver import ApiServer
 from app.events.limited_client import LimitedClient
 from app.events.planning import (
     LOOKUP_SHARE,
@@ -42,6 +42,7 @@ from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
 from app.tls.lease import Lease
 from app.values.errors import CONFLICT, ApiError, BadInput
+from app.values.json_members import Object
 from app.world.state import State
 
 TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"

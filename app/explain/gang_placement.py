@@ -30,7 +30,7 @@ from app.values.json_members import object_if_any
 from app.values.reasons import counted
 from app.world.world import World
 
-NODES_AT_ONCE = 64
+NODES_TRIED_AT_ONCE = 64
 MOST_MEMBERS = 256
 """Members that are placed; of a larger gang no more is said."""
 MOST_KINDS, MOST_ADDED, MOST_TRIES = 16, 256, 8
@@ -188,7 +188,7 @@ def _place_all(
             placing.seen[template] = {}
             for index, name in enumerate(placing.nodes):
                 _judge_again(template, pod, name, placing)
-                if index % NODES_AT_ONCE == 0:
+                if index % NODES_TRIED_AT_ONCE == 0:
                     yield
         if _place(template, templates, placing):
             placed += 1

@@ -8,13 +8,12 @@ and memory of whole objects (docs/reference/measurements.md#decoding). A watch d
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from app.values.computations import T
 from app.values.errors import MalformedPod, OversizedPod
-
-T = TypeVar("T")
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel", gc=False):

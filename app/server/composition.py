@@ -91,13 +91,14 @@ def add_events(service: Service) -> None:
     settings = service.settings
     server, namespace = ApiServer(find_cluster(settings.kubeconfig, settings.context)), settings.namespace
     reasons = PendingReasons(service, Explainer(service))
-    reporter = service.policy_reporter = PolicyReporter(
+    reporter = PolicyReporter(
         server, namespace, service.book, lambda: reasons.kept_current, lambda: service.policy_error
     )
-    service.events = EventWriter(
+    events = service.events = EventWriter(
         server, namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
     )
-    service.waker = Waker(server, namespace, service, reasons, service.metrics)
+    waker = Waker(server, namespace, service, reasons, service.metrics)
+    service.event_tasks = (events.run, waker.run, reporter.run)
 
 
 def serving_pair(settings: Settings) -> KeyPairFiles:

@@ -23,19 +23,20 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.cluster.apiserver import MERGE, ApiServer, Object
+from app.cluster.apiserver import MERGE, ApiServer
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
 from app.tls.ca_rotation import WAIT_SECONDS, TrustedCAs, read_trust, renew_leaf, renew_trust
 from app.tls.lease import Lease
 from app.tls.pem import read_bundle, read_certificate
 from app.values.errors import CONFLICT, NOT_FOUND, ApiError
+from app.values.json_members import Object
 
 TURN_SECONDS = 5.0
 """Interval of turns. Half of the 10 s within which a deleted caBundle is written again."""
 STUCK_SECONDS = 180.0
 """Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 16 requests that each take
-just under ANSWER_SECONDS of cluster/apiserver.py take 160 s."""
+just under OBJECT_SECONDS of cluster/apiserver.py take 160 s."""
 CONFLICT_SECONDS = 0.2
 """Before the next try after a conflict, so that two writers do not retry in a loop; a guess."""
 ROTATE = "gpu-usher.io/rotate"

@@ -8,8 +8,9 @@ duration by *our* monotonic clock, so that wall clocks are never compared.
 import datetime as dt
 from collections.abc import Callable
 
-from app.cluster.apiserver import ApiServer, Object
+from app.cluster.apiserver import ApiServer
 from app.values.errors import CONFLICT, NOT_FOUND, ApiError
+from app.values.json_members import Object
 
 DURATION_SECONDS = 15
 """client-go's LeaseDuration; the holder renews the Lease every turn, some 5 s."""

@@ -6,13 +6,16 @@ functions without it read objects that were accepted before, and skip what has a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from app.values.computations import T
 from app.values.errors import MalformedPod, OversizedPod
 
-T = TypeVar("T")
 JSONObject = Mapping[str, Any]
-"""An object of Kubernetes, or a part of one, as it was decoded from JSON."""
+"""An object of Kubernetes, or a part of one, as it was decoded from JSON; nobody changes it."""
+Object = dict[str, Any]
+"""The same, of one that belongs to whoever reads or makes it."""
+JSON = "application/json"
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:

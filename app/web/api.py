@@ -18,10 +18,9 @@ from app.cluster.core import Core
 from app.cluster.time_slices import RETRY_SECONDS
 from app.explain.survey import namespace_of
 from app.values.errors import MalformedPod, QuantityError, WireError
+from app.values.json_members import JSON
 from app.web.rendering import problem_page, show_problems
 from app.web.routes import WebPages
-
-JSON = "application/json"
 
 
 def create_web_app(core: Core, page: WebPages | None = None) -> FastAPI:

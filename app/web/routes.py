@@ -125,7 +125,7 @@ instead of 415. A picture of the whole page lacks them then."""
 ROWS_PER_PAGE = 250
 MOST_GROUPS = 50
 """Causes shown on Why Pending; no fleet of the tests has more than 20."""
-NODES_AT_ONCE = 512
+NODES_LISTED_AT_ONCE = 512
 """Nodes whose pods are listed between two rests; one takes less than 1 µs."""
 RESTART_SECONDS = 5.0
 
@@ -256,7 +256,7 @@ class WebPages:
         pods = [(pod.key, "") for pod in state.waiting_pods()]
         for index, node in enumerate(list(state.nodes)):
             pods += [(usage.name, node) for usage in state.allocations.bound(node)]
-            if index % NODES_AT_ONCE == 0:
+            if index % NODES_LISTED_AT_ONCE == 0:
                 yield
         return pods
 

@@ -11,7 +11,7 @@ What policies say of a pod is kept by pod template: pods of one template get one
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.selectors import Selection
@@ -25,11 +25,11 @@ from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
 from app.policy.match import Ruling, ruling_for
+from app.values.computations import T
 from app.world.device_state import DeviceState
 from app.world.fleet_facts import FleetFacts
 from app.world.state import State
 
-T = TypeVar("T")
 RULINGS_KEPT = 1024
 """Distinct pod templates in a cache; a ruling costs about 150 µs to make and 2 kB to keep."""
 LARGEST_KEPT = 1 << 14

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 
-from app.cluster.apiserver import ANSWER_SECONDS, MERGE, STRATEGIC, ApiServer
+from app.cluster.apiserver import MERGE, OBJECT_SECONDS, STRATEGIC, ApiServer
 from app.tls.lease import DURATION_SECONDS
 from app.values.errors import ApiError
 from tests.authorities import make_authority, write_leaf
@@ -102,7 +102,6 @@ THING = {"metadata": {"name": "s"}}
 VERBS: dict[str, tuple[Callable[[ApiServer], Coroutine[None, None, object]], str, str, object]] = {
     "read": (lambda server: server.read(PATH), "GET", "application/octet-stream", None),
     "create": (lambda server: server.create(PATH, THING), "POST", "application/json", THING),
-    "dry run": (lambda server: server.create_dry_run(PATH, THING), "POST", "application/json", THING),
     "replace": (lambda server: server.replace(PATH, THING), "PUT", "application/json", THING),
     "patch": (lambda server: server.patch(PATH, THING), "PATCH", STRATEGIC, THING),
     "merge": (lambda server: server.patch(PATH, THING, MERGE), "PATCH", MERGE, THING),
@@ -177,4 +176,4 @@ def test_object_that_does_not_exist_is_none_when_read_and_an_error_when_written(
 
 def test_request_about_one_object_ends_in_less_than_the_duration_of_a_lease() -> None:
     """The holder of the Lease learns that a write hangs before another may take over."""
-    assert ANSWER_SECONDS < DURATION_SECONDS
+    assert OBJECT_SECONDS < DURATION_SECONDS

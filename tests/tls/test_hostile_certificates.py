@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.verbs import app as cli
-from app.cluster.apiserver import ApiServer, Object
+from app.cluster.apiserver import ApiServer
 from app.server.certificate_renewal import CertificateRenewal
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
@@ -27,6 +27,7 @@ from app.tls.controller import Controller, Names
 from app.tls.pem import is_named, key_matches, names_of, read_bundle, read_certificate, signed_by
 from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
 from app.values.errors import BadInput, CertificateError
+from app.values.json_members import Object
 from tests.api.test_clients import SCHEDULER, call, client_certificate, guarded
 from tests.hostile_certificates import CHANGES, HARMLESS, hostile_pairs, remade
 from tests.tls.test_certificate_renewal import FIVE, reloads, served
