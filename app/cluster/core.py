@@ -26,8 +26,10 @@ from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import LIMIT_KINDS
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import ClaimedDevices
+from app.kube.gangs import PodGroup
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, Pod, read_pod, workload_group
+from app.kube.records import read_record
 from app.nodes.model import Node
 from app.placement.scheduler_demand import (
     place_is_promised,
@@ -43,7 +45,7 @@ from app.policy.match import Ruling, compile_demand
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
 from app.telemetry.metrics import Metrics
-from app.values.errors import ApiError, WireError
+from app.values.errors import ApiError, BadInput, WireError
 from app.world.demand_learning import DemandLearning
 from app.world.namespace_limits import LimitsExceeded, held_by_others
 from app.world.scheduling_groups import SchedulingGroups
@@ -232,7 +234,7 @@ class Core:
             return known.document
         return await get_pod(self.server, namespace, name)
 
-    async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    async def fetch_pod_group(self, document: Mapping[str, Any]) -> PodGroup | None:
         """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
 
         Raises MalformedPod.
@@ -245,9 +247,8 @@ class Core:
             path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
             try:
                 async with asyncio.timeout(FETCH_SECONDS):
-                    found = msgspec.json.decode(await self.server.get(path, {}))
-                return found if isinstance(found, dict) else None
-            except (ApiError, TimeoutError, msgspec.DecodeError):
+                    return read_record(PodGroup, msgspec.json.decode(await self.server.get(path, {})))
+            except (ApiError, TimeoutError, msgspec.DecodeError, BadInput):
                 continue
         return None
 

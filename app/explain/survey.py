@@ -28,7 +28,8 @@ from app.intree.checks import (
     scheduling_gate_refusal,
 )
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
-from app.kube.existing_pods import REQUIRED_TERMS, PodAmongOthers, read_pod_among_others
+from app.kube.existing_pods import PodAmongOthers, read_pod_among_others
+from app.kube.pod_object import REQUIRED_TERMS, pod_object
 from app.kube.pods import Pod, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
@@ -146,16 +147,17 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     def counted(name: str) -> bool:
         return name in uncounted or families.of(name) is not None
 
-    pod_constraints = read_pod_constraints(admitted, counted, snapshot.volumes)
+    declared = pod_object(admitted)
+    pod_constraints = read_pod_constraints(declared, counted, snapshot.volumes)
     pod_constraints = replace(pod_constraints, served=served, taints=families.taints)
     own = pod_constraints
     if own_document is not admitted:
-        own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
+        own = replace(pod_constraints, terms=read_pod_constraints(pod_object(own_document), families.of).terms)
     classes = review.context.world.fleet.runtime_classes
     cliques = SchedulingGroups(snapshot.state).cliques(pod, ruling.demand)
     held = held_by_others(snapshot.state, pod) if ruling.demand.namespace_limits else ()
     demand = scheduler_demand(pod, ruling.demand, cliques, snapshot.expected, classes, held)
-    among_others = read_pod_among_others(admitted)
+    among_others = read_pod_among_others(declared)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)
     created = _new_pod(review, demand, snapshot) if snapshot.judges_creation else None
