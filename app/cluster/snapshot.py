@@ -16,7 +16,7 @@ from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.gangs import PodGroup
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
-from app.kube.numa_zones import read_topology
+from app.kube.numa_zones import NodeResourceTopology, read_topology
 from app.kube.objects import Namespace, NodeObject, RuntimeClass
 from app.kube.pod_object import ContainerObject, PodMetadata, PodObject, PodSpec, PodStatus
 from app.kube.records import part_of, read_record
@@ -117,7 +117,9 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         "ResourceClaimTemplate": devices.put_claim_template,
         "Namespace": lambda one: state.put_namespace(_name(one), read_record(Namespace, one)),
         "PodGroup": lambda one: state.pod_groups.update({_key(one): read_record(PodGroup, one)}),
-        "NodeResourceTopology": lambda one: state.put_topology(_name(one), read_topology(one)),
+        "NodeResourceTopology": lambda one: state.put_topology(
+            _name(one), read_topology(read_record(NodeResourceTopology, one))
+        ),
         "RuntimeClass": lambda one: state.put_runtime_class(_name(one), read_record(RuntimeClass, one)),
     }
     for kind in (*put, *(kind for kind in ADMISSION_TYPES if kind not in put)):

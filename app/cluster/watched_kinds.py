@@ -10,9 +10,9 @@ from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, Admissi
 from app.kube.api_kinds import API_KINDS, NAMESPACE
 from app.kube.device_classes import read_class, read_taint_rule
 from app.kube.gangs import ANNOTATIONS, LABELS
-from app.kube.numa_zones import read_topology
+from app.kube.numa_zones import NodeResourceTopology, read_topology
 from app.kube.objects import ConfigMap, GPUPolicyObject, Namespace, NodeObject, RuntimeClass
-from app.kube.partial_types import PartialObject, PartialResourceClaim, PartialTopology
+from app.kube.partial_types import PartialObject, PartialResourceClaim
 from app.kube.pod_object import ContainerObject, PodMetadata, PodObject, PodSpec, PodStatus
 from app.kube.pods import GPU_MEMORY, GROUP_LABELS, PRODUCTS, WORKLOAD_CLASS
 from app.kube.records import part_of
@@ -118,7 +118,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
 def topology_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """Return the kind by which agents on nodes tell what is free on each NUMA node (kube/numa_zones.py)."""
     return (
-        WatchedKind(*_name_and_path("NodeResourceTopology", version=version), PartialTopology, read_topology,
+        WatchedKind(*_name_and_path("NodeResourceTopology", version=version), NodeResourceTopology, read_topology,
              _by_key(state.put_topology), lambda key, _uid: state.put_topology(key, None), needed=False),
     )  # fmt: skip
 

@@ -68,8 +68,6 @@ def gang_words(key: str) -> str:
 
 
 class GangPolicy(Record, frozen=True):
-    """How many pods must have a node at once."""
-
     min_count: int | None = None
 
 
@@ -81,20 +79,14 @@ class SchedulingPolicy(Record, frozen=True):
 
 
 class TopologyConstraint(Record, frozen=True):
-    """The label of nodes whose value the pods of a group share."""
-
     key: str = ""
 
 
 class SchedulingConstraints(Record, frozen=True):
-    """The constraints on the nodes of a group."""
-
     topology: tuple[TopologyConstraint, ...] = ()
 
 
 class PodGroupSpec(Record, frozen=True):
-    """What a PodGroup is meant to be."""
-
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
     resource_claims: tuple[PodClaim, ...] = ()

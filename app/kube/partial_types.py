@@ -5,7 +5,7 @@ Partial decoding takes a tenth of the CPU and memory of whole objects (docs/refe
 decoder returns plain dicts, so that the same readers also take objects from a snapshot file, which are decoded whole.
 """
 
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class _Metadata(TypedDict, total=False):
@@ -22,15 +22,6 @@ class PartialObject(TypedDict):
 
     metadata: _Metadata
     spec: NotRequired[dict[str, Any]]
-
-
-class PartialTopology(TypedDict, total=False):
-    """A NodeResourceTopology, whose members numa_zones.py declares."""
-
-    metadata: Required[_Metadata]
-    topologyPolicies: Any
-    attributes: Any
-    zones: Any
 
 
 class PartialAllocatedDevice(TypedDict, total=False):

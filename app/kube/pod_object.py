@@ -38,8 +38,6 @@ class Owner(Record, frozen=True):
 
 
 class FieldManager(Record, frozen=True):
-    """A program with the fields of an object that it has set."""
-
     manager: str | None = None
     fields_v1: dict[str, Any] | None = field(default=None, name="fieldsV1")
 
@@ -69,8 +67,6 @@ class OwnedObject(Record, frozen=True):
 
 
 class LabelSelector(Record, frozen=True):
-    """A selector of labels; one without members selects all."""
-
     match_labels: Texts | None = None
     match_expressions: tuple[MatchExpression, ...] | None = None
 
@@ -95,22 +91,16 @@ class PreferredTerm(Record, frozen=True):
 
 
 class NodeAffinity(Record, frozen=True):
-    """The nodes on which a pod may run, and those that it prefers."""
-
     required: NodeSelector | None = field(default=None, name=REQUIRED_TERMS)
     preferred: tuple[PreferredTerm, ...] = field(default=(), name=PREFERRED_TERMS)
 
 
 class PodAffinity(Record, frozen=True):
-    """The pods beside which a pod may run, or may not, and those that it prefers."""
-
     required: tuple[PodAffinityTerm, ...] = field(default=(), name=REQUIRED_TERMS)
     preferred: tuple[PreferredTerm, ...] = field(default=(), name=PREFERRED_TERMS)
 
 
 class Affinity(Record, frozen=True):
-    """The affinity of a Pod."""
-
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
     pod_anti_affinity: PodAffinity = PodAffinity()
@@ -139,16 +129,12 @@ class Toleration(TypedDict, total=False):
 
 
 class HostPort(Record, frozen=True):
-    """A port of a container with what says whether it takes a port of the node."""
-
     host_port: int | None = None
     host_ip: str | None = field(default=None, name="hostIP")
     protocol: str | None = None
 
 
 class ClaimSource(Record, frozen=True):
-    """The ResourceClaim, or the ResourceClaimTemplate, that a pod names."""
-
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
 
@@ -161,31 +147,23 @@ class PodClaim(ClaimSource, frozen=True):
 
 
 class NamedRequest(Record, frozen=True):
-    """A claim that a container uses, or one request of it."""
-
     name: str | None = None
     request: str | None = None
 
 
 class Resources(Record, frozen=True):
-    """What a container, or a Pod, requests."""
-
     limits: Amounts | None = None
     requests: Amounts | None = None
     claims: Annotated[tuple[NamedRequest, ...], Meta(max_length=MOST_CLAIMS)] | None = None
 
 
 class Variable(Record, frozen=True):
-    """A variable of a container's environment."""
-
     name: str | None = None
     value: str | None = None
     value_from: Any = None
 
 
 class SecurityContext(Record, frozen=True):
-    """The rights of a container."""
-
     privileged: bool | None = None
 
 
@@ -208,20 +186,14 @@ class ContainerObject(Record, frozen=True):
 
 
 class ClaimVolume(Record, frozen=True):
-    """The PersistentVolumeClaim of a volume."""
-
     claim_name: str | None = None
 
 
 class ProjectedVolume(Record, frozen=True):
-    """The sources of a projected volume."""
-
     sources: tuple[dict[str, Any], ...] | None = None
 
 
 class Volume(Record, frozen=True):
-    """A volume of a Pod."""
-
     name: str | None = None
     persistent_volume_claim: ClaimVolume | None = None
     host_path: Texts | None = None
@@ -229,14 +201,10 @@ class Volume(Record, frozen=True):
 
 
 class Gate(Record, frozen=True):
-    """A scheduling gate."""
-
     name: str | None = None
 
 
 class SchedulingGroup(Record, frozen=True):
-    """The PodGroup with which kube-scheduler places a pod."""
-
     pod_group_name: Name = ""
 
 
@@ -270,23 +238,17 @@ class PodSpec(Record, frozen=True):
 
 
 class ContainerMoment(Record, frozen=True):
-    """Why a container waits, or how it ended."""
-
     reason: str | None = None
     message: str | None = None
     exit_code: int | None = None
 
 
 class ContainerState(Record, frozen=True):
-    """The state of a container."""
-
     waiting: ContainerMoment | None = None
     terminated: ContainerMoment | None = None
 
 
 class DeviceHealth(Record, frozen=True):
-    """A device of a container, and whether it is healthy."""
-
     resource_id: str | None = field(default=None, name="resourceID")
     health: str | None = None
 
@@ -299,8 +261,6 @@ class ResourceStatus(Record, frozen=True):
 
 
 class ContainerStatus(Record, frozen=True):
-    """What a kubelet says of a container."""
-
     name: str | None = None
     state: ContainerState | None = None
     last_state: ContainerState | None = None
