@@ -10,7 +10,7 @@ from typing import Any
 from app.kube.node_selectors import MatchExpression
 from app.kube.pod_limits import check_constraints
 from app.kube.pod_object import (
-    LabelSelector,
+    ObjectSelector,
     PodAffinity,
     PodAffinityTerm,
     PodMetadata,
@@ -216,7 +216,7 @@ def _own_labels(keys: Iterable[str] | None, operator: str, labels: LabelsOfPod) 
     return (MatchExpression(key, operator, (labels[key],)) for key in keys or () if key in labels)
 
 
-def _selector(selector: LabelSelector | None, *more: MatchExpression) -> PodLabelSelector:
+def _selector(selector: ObjectSelector | None, *more: MatchExpression) -> PodLabelSelector:
     if selector is None:
         return PodLabelSelector(None)
     equal = (MatchExpression(key, "In", (value,)) for key, value in (selector.match_labels or {}).items())

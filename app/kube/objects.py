@@ -53,7 +53,7 @@ class NodeSpec(Record, frozen=True):
     unschedulable: bool | None = None
 
 
-class Condition(Record, frozen=True):
+class ObjectCondition(Record, frozen=True):
     """A condition of a Node or a Pod without the time of the last heartbeat, so that a heartbeat changes nothing."""
 
     type: str = ""
@@ -79,7 +79,7 @@ class RuntimeHandler(Record, frozen=True):
 class NodeStatus(Record, frozen=True):
     """What a Node has."""
 
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[ObjectCondition, ...] | None = None
     allocatable: NodeAmounts | None = None
     capacity: NodeAmounts | None = None
     node_info: NodeInfo = NodeInfo()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypedDict
 from msgspec import Meta, field
 
 from app.kube.node_selectors import DeclaredTerm, MatchExpression, NodeSelector
-from app.kube.objects import Amounts, Condition, LabelledMetadata, Texts
+from app.kube.objects import Amounts, LabelledMetadata, ObjectCondition, Texts
 from app.kube.pod_limits import LONGEST_IMAGE, LONGEST_NAME, MOST_CLAIMS
 from app.kube.records import Record, read_record
 
@@ -66,7 +66,7 @@ class OwnedObject(Record, frozen=True):
     metadata: PodMetadata = PodMetadata()
 
 
-class LabelSelector(Record, frozen=True):
+class ObjectSelector(Record, frozen=True):
     match_labels: Texts | None = None
     match_expressions: tuple[MatchExpression, ...] | None = None
 
@@ -75,9 +75,9 @@ class PodAffinityTerm(Record, frozen=True):
     """A term of pod affinity or anti-affinity; the keys are of labels of the pod itself."""
 
     topology_key: str | None = None
-    label_selector: LabelSelector | None = None
+    label_selector: ObjectSelector | None = None
     namespaces: tuple[str, ...] | None = None
-    namespace_selector: LabelSelector | None = None
+    namespace_selector: ObjectSelector | None = None
     match_label_keys: tuple[str, ...] | None = None
     mismatch_label_keys: tuple[str, ...] | None = None
 
@@ -100,7 +100,7 @@ class PodAffinity(Record, frozen=True):
     preferred: tuple[PreferredTerm, ...] = field(default=(), name=PREFERRED_TERMS)
 
 
-class Affinity(Record, frozen=True):
+class PodAffinities(Record, frozen=True):
     node_affinity: NodeAffinity = NodeAffinity()
     pod_affinity: PodAffinity = PodAffinity()
     pod_anti_affinity: PodAffinity = PodAffinity()
@@ -113,7 +113,7 @@ class TopologySpread(Record, frozen=True):
     min_domains: int | None = None
     topology_key: str | None = None
     when_unsatisfiable: str | None = None
-    label_selector: LabelSelector | None = None
+    label_selector: ObjectSelector | None = None
     match_label_keys: tuple[str, ...] | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
@@ -211,7 +211,7 @@ class SchedulingGroup(Record, frozen=True):
 class PodSpec(Record, frozen=True):
     """What a Pod is meant to be."""
 
-    affinity: Affinity = Affinity()
+    affinity: PodAffinities = PodAffinities()
     topology_spread_constraints: tuple[TopologySpread, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     node_selector: Texts | None = None
@@ -230,11 +230,6 @@ class PodSpec(Record, frozen=True):
     scheduler_name: Name = ""
     runtime_class_name: str | None = None
     scheduling_group: SchedulingGroup = SchedulingGroup()
-
-    def container_list(self, name: str) -> tuple[ContainerObject, ...]:
-        """Return the containers of a list by its name in JSON."""
-        lists = {"containers": self.containers, "initContainers": self.init_containers}
-        return lists.get(name, self.ephemeral_containers)
 
 
 class ContainerMoment(Record, frozen=True):
@@ -281,7 +276,7 @@ class PodStatus(Record, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     nominated_node_name: Name = ""

@@ -24,14 +24,14 @@ from app.kube.pod_limits import (
     VARIABLES_CHARACTERS,
 )
 from app.kube.pod_object import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_SCHEDULER,
     ContainerObject,
     OwnedObject,
     PodClaim,
     PodMetadata,
     PodObject,
-    PodSpec,
     Resources,
-    pod_object,
 )
 from app.kube.records import read_record
 from app.values.errors import MalformedPod, OversizedPod, QuantityError
@@ -64,7 +64,7 @@ def controller_of(document: Mapping[str, Any]) -> ObjectReference | None:
 
 def controller_in(metadata: PodMetadata) -> ObjectReference | None:
     """Return the controller that the metadata of an object names."""
-    if (owner := metadata.controller) is None:
+    if (owner := next((owner for owner in metadata.owner_references if owner.controller), None)) is None:
         return None
     fields = (owner.api_version, owner.kind, metadata.namespace, owner.name, owner.uid)
     texts = [text for text in fields if text]
@@ -217,7 +217,7 @@ def read_pod(
     id() of their objects, which the caller keeps: a patched pod shares with the former one what did not change.
     Raises MalformedPod, OversizedPod, QuantityError.
     """
-    return pod_of(pod_object(pod), namespace, pod.get("spec") or {}, known)
+    return pod_of(read_record(PodObject, pod), namespace, pod.get("spec") or {}, known)
 
 
 def pod_of(
@@ -233,17 +233,19 @@ def pod_of(
     metadata, spec = found.metadata, found.spec
     return Pod(
         name=metadata.name or metadata.generate_name,
-        namespace=namespace or found.namespace,
+        namespace=namespace or metadata.namespace or DEFAULT_NAMESPACE,
         uid=metadata.uid,
         labels=_check_labels(metadata.labels or {}),
         annotations=_check_annotations(metadata.annotations or {}),
-        containers=tuple(_containers(written or {}, spec, known, "initContainers", "containers")),
-        scheduler_name=found.scheduler,
+        containers=tuple(
+            _containers(written or {}, known, initContainers=spec.init_containers, containers=spec.containers)
+        ),
+        scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
         runtime_class_name=spec.runtime_class_name,
         node_name=spec.node_name or None,
         claims=tuple(map(named_claim, spec.resource_claims)),
         nominated_node_name=found.status.nominated_node_name or None,
-        ephemeral=tuple(_containers(written or {}, spec, known, "ephemeralContainers")),
+        ephemeral=tuple(_containers(written or {}, known, ephemeralContainers=spec.ephemeral_containers)),
         pod_group=spec.scheduling_group.pod_group_name,
     )
 
@@ -298,7 +300,7 @@ def _check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
 
 
 def _containers(
-    written: Mapping[str, Any], spec: PodSpec, known: Mapping[int, Container], *list_names: str
+    written: Mapping[str, Any], known: Mapping[int, Container], **lists: tuple[ContainerObject, ...]
 ) -> Iterator[Container]:
     """Read the containers of these lists one by one, and stop at the first that exceeds a limit of the pod.
 
@@ -307,9 +309,9 @@ def _containers(
     all_resources: set[str] = set()
     amounts = extended = containers = 0
     variables: list[tuple[str, str | None]] = []
-    for list_name in list_names:
+    for list_name, declared_list in lists.items():
         objects = written.get(list_name) or ()
-        for index, declared in enumerate(spec.container_list(list_name)):
+        for index, declared in enumerate(declared_list):
             if (containers := containers + 1) > MOST_CONTAINERS:
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
             container = known.get(id(objects[index])) if known else None
@@ -333,7 +335,7 @@ def _container(item: ContainerObject, list_name: str, index: int) -> Container:
         name=item.name or "",
         list_name=list_name,
         index=index,
-        sidecar=list_name == "initContainers" and item.sidecar,
+        sidecar=list_name == "initContainers" and item.restart_policy == "Always",
         image=item.image or "",
         env=tuple(
             (one.name, None if one.value_from else one.value or "")
