@@ -55,10 +55,9 @@ def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
     may_grow = fleet.provisioners or fleet.pools or not fleet.node_groups
     if review.context.form is PodForm.Ephemeral or may_grow or not demand.resources:
         return
-    if review.context.form is PodForm.Pod and controller_of(review.document) is not None:
-        return
     warning = unsuitable_fleet(demand, fleet) or code_unknown(demand, fleet)
-    if warning is not None:
+    made = warning is not None and review.context.form is PodForm.Pod and controller_of(review.document) is not None
+    if warning is not None and not made:
         yield PodChange((), warning, warning)
 
 

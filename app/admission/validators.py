@@ -14,6 +14,7 @@ from app.admission.claim_review import claims_restricted, leaves_to_pods
 from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, is_refused, similar_resources
+from app.kube.pod_object import pod_object
 from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
@@ -172,7 +173,7 @@ def amounts_per_gpu_in_bounds(review: ReviewedPod) -> Iterator[Reason]:
     bounds = review.rules.per_gpu
     if bounds is None or not (gpus := review.ruling.demand.gpus):
         return
-    requested = dict(sum_pod_requests(review.document["spec"]))
+    requested = dict(sum_pod_requests(pod_object(review.document).spec))
     for resource, unit, least, most in (
         ("cpu", CORE_MILLI, bounds.min_cpu, bounds.max_cpu),
         ("memory", 1, bounds.min_memory, bounds.max_memory),

@@ -34,7 +34,7 @@ from app.cli.source import (
 from app.cluster.apiserver import ApiServer
 from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import event
 from app.values.errors import CONFLICT, FORBIDDEN, ApiError, UsherError

@@ -15,7 +15,7 @@ from app.knowledge.workload_templates import Workloads, number_of_pods
 from app.kube.admission_objects import refused_replicas
 from app.kube.api_kinds import API_KINDS
 from app.kube.gangs import Gang
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from app.kube.pods import GROUP_LABELS
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean

@@ -23,7 +23,7 @@ from app.cluster.snapshot_policies import policies_or_last_good
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate

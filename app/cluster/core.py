@@ -23,8 +23,10 @@ from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import LIMIT_KINDS
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import ClaimedDevices
+from app.kube.gangs import PodGroup
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, Pod, read_pod, workload_group
+from app.kube.records import read_record
 from app.nodes.model import Node
 from app.placement.scheduler_demand import (
     place_is_promised,
@@ -40,7 +42,7 @@ from app.policy.match import compile_demand
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
 from app.telemetry.metrics import Metrics
-from app.values.errors import ApiError, WireError
+from app.values.errors import ApiError, BadInput, WireError
 from app.world.demand_learning import DemandLearning
 from app.world.namespace_limits import LimitsExceeded, held_by_others
 from app.world.scheduling_groups import SchedulingGroups
@@ -232,7 +234,7 @@ class Core:
             raise WireError(404, f"pod {namespace}/{name} not found")
         return pod
 
-    async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    async def fetch_pod_group(self, document: Mapping[str, Any]) -> PodGroup | None:
         """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
 
         Raises MalformedPod.
@@ -245,8 +247,8 @@ class Core:
             path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
             try:
                 if found := await self.server.read(path, seconds=FETCH_SECONDS):
-                    return found
-            except ApiError:
+                    return read_record(PodGroup, found)
+            except (ApiError, BadInput):
                 continue
         return None
 

@@ -17,6 +17,7 @@ from app.dra.selectors import Selection
 from app.explain.survey import ScheduledPod
 from app.kube.devices import NodeSelection
 from app.kube.gangs import Gang
+from app.kube.pods import named_claim
 from app.kube.resource_claims import Allocation, ResourceClaim, Result
 from app.nodes.model import Node
 
@@ -30,7 +31,7 @@ def shared_claims(pod: ScheduledPod, gang: Gang) -> Mapping[str, str]:
         key = f"{pod.pod.namespace}/{made}" if made else f"{pod.pod.namespace}/{template} ({entry})"
         if claim:
             found[key] = key
-        elif (entry, claim, template) in gang.claims:
+        elif (entry, claim, template) in map(named_claim, gang.spec.resource_claims):
             found[key] = f"entry {entry}"
     return found
 

@@ -21,7 +21,7 @@ from app.explain.survey import NodeJudge, ScheduledPod, existing_pod_constraints
 from app.intree.api_server import api_server_refusals, counted_in_quotas
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.existing_pods import ExistingPod
-from app.kube.gangs import Gang, gang_priority, gang_words
+from app.kube.gangs import Gang, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -138,7 +138,7 @@ def _preempts(
     Only units of GPUs are given back: of declared memory and of claims nothing is free before the victims are gone
     (docs/decisions/0056-answer-for-groups-by-the-cluster-alone.md).
     """
-    priority = gang_priority(gang)
+    priority = gang.priority
     if priority is None:
         return False
     nodes, used = dict(snapshot.nodes), dict(snapshot.used)

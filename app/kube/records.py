@@ -8,7 +8,8 @@ and memory of whole objects (docs/reference/measurements.md#decoding). A watch d
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from types import GenericAlias
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
@@ -16,11 +17,14 @@ from app.values.computations import T
 from app.values.errors import MalformedPod, OversizedPod
 
 
-class Record(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """An object of Kubernetes or a part of one; a field is named as in the API, in snake case.
 
     A record never contains itself, so that the garbage collector need not visit it.
     """
+
+
+R = TypeVar("R", bound=Record)
 
 
 class Metadata(Record, frozen=True):
@@ -36,6 +40,27 @@ class KubeObject(Record, frozen=True):
     """A whole object."""
 
     metadata: Metadata
+
+
+def part_of(kind: type[R], *skipped: str, **narrower: Any) -> type[R]:
+    """Derive from a declaration one whose decoder skips some fields, which then have their defaults.
+
+    It is for objects of which a cluster has hundreds of thousands. `narrower` are parts of the declarations of other
+    fields, or of the items of a list, or the keys of a map of texts that are read.
+    """
+    fields: list[tuple[str, Any, Any]] = []
+    for one in msgspec.structs.fields(kind):
+        if one.name in skipped:
+            fields.append((one.name, Any, msgspec.field(default=one.default, name=f"-{one.name}")))
+        elif isinstance(part := narrower.get(one.name), tuple):
+            texts: Any = TypedDict
+            fields.append((one.name, texts("Texts", dict.fromkeys(part, str), total=False) | None, one.default))
+        elif part is not None:
+            fields.append((one.name, GenericAlias(tuple, (part, ...)) if one.default == () else part, one.default))
+    part_kind: Any = msgspec.defstruct(
+        kind.__name__, fields, bases=(kind,), rename="camel", omit_defaults=True, frozen=True, gc=False
+    )
+    return part_kind  # type: ignore[no-any-return]
 
 
 def read_record(kind: type[T], document: object) -> T:

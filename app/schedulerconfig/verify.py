@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from app.knowledge.reported_faults import SchedulerFinding
-from app.kube.finished_pods import DEFAULT_SCHEDULER
+from app.kube.pod_object import DEFAULT_SCHEDULER
 from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
 from app.values.computations import finish

@@ -19,6 +19,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.existing_pods import ExistingPods
+from app.kube.gangs import PodGroup
 from app.kube.node_selectors import NodeSelectorTerm
 from app.kube.pods import PREFIX, Pod
 from app.nodes.model import Node
@@ -137,7 +138,7 @@ class World:
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
     existing_pods: ExistingPods | None = None
     expected: ExpectedDemand | None = None
-    pod_group: Mapping[str, Any] | None = None
+    pod_group: PodGroup | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
     idle_seconds: Mapping[float, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object

@@ -30,6 +30,7 @@ from app.explain.pending_pod import explain
 from app.explain.policy_cases import run_case
 from app.kube.device_classes import read_class
 from app.kube.gpu_usage import read_gpu_usage
+from app.kube.pod_object import pod_object
 from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
 from app.kube.slice_reading import read_slice
 from app.nodes.reading import read_node
@@ -265,7 +266,7 @@ TARGETS = (
     ),
     Target("dry-run", "pod", 5, _web_route(dry_run)),
     Target("node", "node", 6, _object(lambda document: read_node(document, knowledge()))),
-    Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(document, knowledge()))),
+    Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(pod_object(document), knowledge()))),
     Target("ResourceSlice", "slice", 4, _object(read_slice)),
     Target("DeviceClass", "device class", 3, _object(read_class)),
     Target("ResourceClaim", "claim", 3, _object(read_resource_claim)),
