@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.values.errors import BadInput
-from app.values.json_members import objects_if_any
+from app.values.json_members import json_type, objects_if_any
 from app.values.label_requirements import Requirement, label_requirement
 
 
@@ -40,6 +40,23 @@ class NodeSelectorTerm:
         labels = node.labels
         expressions_hold = all(rule is not None and rule.allows(labels.get(key)) for key, rule in self.expressions)
         return expressions_hold and all((name == node.name) is within for within, name in self.names)
+
+
+class NodeSelector(tuple[NodeSelectorTerm, ...]):
+    """The terms of a selector of which any selects a node."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, selector: object) -> "NodeSelector":
+        """Read a selector. Raises ValueError."""
+        if not isinstance(selector, dict):
+            raise ValueError(f"got {json_type(selector)}, wants an object")
+        return cls(read_terms(selector))
+
+    def selects(self, node: LabelledNode) -> bool:
+        """Tell whether a term selects the node."""
+        return any(term.selects(node) for term in self)
 
 
 def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:

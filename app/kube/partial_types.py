@@ -180,13 +180,6 @@ class PartialExistingPod(TypedDict):
     status: NotRequired[ExistingPodStatus]
 
 
-class PartialObject(TypedDict):
-    """An object of which the whole spec is decoded, because it is small."""
-
-    metadata: _Metadata
-    spec: NotRequired[dict[str, Any]]
-
-
 class PartialTopology(TypedDict, total=False):
     """A NodeResourceTopology, whose members numa_zones.py declares."""
 
@@ -194,65 +187,3 @@ class PartialTopology(TypedDict, total=False):
     topologyPolicies: Any
     attributes: Any
     zones: Any
-
-
-class PartialAllocatedDevice(TypedDict, total=False):
-    """One device that is allocated to a claim."""
-
-    driver: str
-    pool: str
-    device: str
-    request: str
-    adminAccess: bool | None
-    shareID: str | None
-    consumedCapacity: dict[str, Any] | None
-    bindingConditions: list[str] | None
-    bindingFailureConditions: list[str] | None
-
-
-class PartialAllocatedDevices(TypedDict, total=False):
-    """The devices that are allocated to a claim."""
-
-    results: list[PartialAllocatedDevice] | None
-
-
-class PartialAllocation(TypedDict, total=False):
-    """The fields of an allocation that are read."""
-
-    devices: PartialAllocatedDevices | None
-    nodeSelector: dict[str, Any] | None
-
-
-class ClaimConsumer(TypedDict, total=False):
-    """A pod or a PodGroup that a claim is reserved for."""
-
-    resource: str
-    name: str
-    uid: str
-
-
-class ClaimStatus(TypedDict, total=False):
-    """The fields of a ResourceClaim's status that are read."""
-
-    allocation: PartialAllocation | None
-    reservedFor: list[ClaimConsumer] | None
-    devices: list[dict[str, Any]] | None
-
-
-ClaimAnnotations = TypedDict("ClaimAnnotations", {"resource.kubernetes.io/extended-resource-claim": str}, total=False)
-"""The annotation of a claim that kube-scheduler made for extended resources."""
-
-
-class ClaimMetadata(_Metadata, total=False):
-    """Metadata of a ResourceClaim."""
-
-    deletionTimestamp: str | None
-    annotations: ClaimAnnotations | None
-
-
-class PartialResourceClaim(TypedDict):
-    """A ResourceClaim with its requests, its allocation, and the pods that use it."""
-
-    metadata: ClaimMetadata
-    spec: NotRequired[dict[str, Any]]
-    status: NotRequired[ClaimStatus | None]

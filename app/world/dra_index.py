@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolID, PoolIndex
 from app.knowledge.gpu_resources import Families
 from app.knowledge.products import normal_form
 from app.kube.api_kinds import API_KINDS
 from app.kube.device_classes import DeviceClass, DeviceClassIndex, DeviceTaintRule
-from app.kube.device_facts import facts_of
-from app.kube.devices import BLOCKING_EFFECTS, DeviceID, ResourceSlice
+from app.kube.devices import DeviceID, ResourceSlice
 from app.kube.resource_claims import ClaimSpec, ResourceClaim
 
 DRIVERS = ("gpu.nvidia.com", "compute-domain.nvidia.com", "gpu.amd.com", "gpu.intel.com", "other")
@@ -49,7 +50,7 @@ class DeviceCounts:
             driver = label_of(pool[0])
             generation = max(one.generation for one in present)
             newest = [one for one in present if one.generation == generation]
-            state = driver, "complete" if len(newest) == newest[0].size else "incomplete"
+            state = driver, "complete" if len(newest) == newest[0].spec.pool.size else "incomplete"
             devices = _count(driver, newest)
             self.devices += devices
             self.pools[state] += 1
@@ -75,8 +76,7 @@ def label_of(driver: str) -> str:
 
 def _count(driver: str, slices: Iterable[ResourceSlice]) -> Counter[Count]:
     devices = [device for one in slices for device in one.devices]
-    tainted = sum(any(taint.effect in BLOCKING_EFFECTS for taint in device.taints) for device in devices)
-    return Counter({(driver, "published"): len(devices), (driver, "tainted"): tainted})
+    return Counter({(driver, "published"): len(devices), (driver, "tainted"): sum(one.tainted for one in devices)})
 
 
 SPECS_SHARED = 1_000
@@ -117,9 +117,11 @@ class DRAIndex:
         return tuple(rule for _, rule in sorted(self._rules.items()))
 
     def put_slice(self, pool_slice: ResourceSlice) -> None:
-        self.drop_slice(pool_slice.name)
+        before = self.pools.get(pool_slice.name)
         self.pools.put(pool_slice)
         self._count(pool_slice)
+        if before is not None and (before.driver, before.pool) != (pool_slice.driver, pool_slice.pool):
+            self._count(before)
 
     def drop_slice(self, name: str) -> None:
         pool_slice = self.pools.get(name)
@@ -159,12 +161,12 @@ class DRAIndex:
 
     def _shared(self, claim: ResourceClaim) -> ResourceClaim:
         """Let claims that ask the same share one object, so that a template's thousand claims cost a thousand keys."""
-        if any(choice.capacity is not None for choices in claim.spec.requests for choice in choices):
+        if any(choice.requested is not None for choices in claim.spec.requests for choice in choices):
             return claim  # such a request has no hash
         if len(self._specs) >= SPECS_SHARED:
             self._specs.clear()
         shared = self._specs.setdefault(claim.spec, claim.spec)
-        return claim if shared is claim.spec else replace(claim, spec=shared)
+        return claim if shared is claim.spec else structs.replace(claim, spec=shared)
 
     def claim_spec(self, key: str) -> ClaimSpec | None:
         """Return what a claim asks, by namespace/name; None if it is not known."""
@@ -209,8 +211,11 @@ class DRAIndex:
             products = self._products.get((driver, pool))
             if products is None:
                 devices = (device for one in self.pools.slices_of((driver, pool)) for device in one.devices)
-                read = ((device.name, facts_of(device)) for device in devices)
-                products = {key: normal_form(facts.label) for key, facts in read if facts is not None and facts.label}
+                products = {
+                    device.name: normal_form(device.model.label)
+                    for device in devices
+                    if device.model.is_gpu and device.model.label
+                }
                 self._products[driver, pool] = products
             if name in products:
                 yield products[name]
@@ -228,7 +233,7 @@ class DRAIndex:
         return self._templates.get(template.key) == template and classes <= self.classes.keys()
 
     def put_taint_rule(self, rule: DeviceTaintRule) -> None:
-        self._rules[rule.name] = rule
+        self._rules[rule.metadata.name] = rule
         self.current = replace(self.current, taint_rules=self.taint_rules())
 
     def drop_taint_rule(self, name: str) -> DeviceTaintRule | None:
