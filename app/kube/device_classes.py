@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.knowledge.gpu_resources import Families, Family
+from app.kube.device_models import DeviceModel
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
 from app.kube.records import KubeObject, Metadata, Record
 from app.kube.resource_claims import DeviceToleration, Expressions
@@ -70,14 +71,14 @@ class DeviceClass(KubeObject, frozen=True):
         """The DRA driver that a selector names; None unless it has that form."""
         return _match(_DRIVER, self.selectors)
 
-    def selects(self, device: Device) -> bool:
-        """Tell whether the class selects a device, as far as its type says; other selectors are not evaluated."""
-        return self.type is None or self.type == ("mig" if device.model.mig_profile else "gpu")
+    def selects(self, model: DeviceModel) -> bool:
+        """Tell whether the class selects devices of a model, as far as its type says; no other selector is read."""
+        return self.type is None or self.type == ("mig" if model.mig_profile else "gpu")
 
 
 class _RuleSpec(Record, frozen=True):
     taint: DeviceTaint = DeviceTaint()
-    device_selector: dict[str, Any] | None = None
+    device_selector: dict[str, str | list[Any] | None] | None = None
 
 
 class DeviceTaintRule(KubeObject, frozen=True):

@@ -128,7 +128,9 @@ class Attributes(Mapping[str, Attribute]):
 
 
 def _entries(entries: object) -> Mapping[str, Any]:
-    """Raise ValueError unless this is a map with no more entries than are read."""
+    """Raise ValueError unless this is a map with no more entries than are read, or null."""
+    if entries is None:
+        return {}
     if not isinstance(entries, dict):
         raise ValueError(f"got {json_type(entries)}, wants an object")
     if len(entries) > MOST_ENTRIES:

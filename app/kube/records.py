@@ -87,7 +87,7 @@ def nested(kind: type[T], value: object) -> T:
 
 MOST_NULLS = 64
 """Fields of an object that may be null where the API server leaves them out; a person writes a few, if any."""
-_NULL = re.compile(r"got `null` - at `\$\.((?:\w|\[\d+\]|\.)*\w)`$")
+_NULL = re.compile(r"got `null` - at `\$\.?((?:\w|\[\d+\]|\.)*\w)`$")
 """A null that is the value of a field; one in a list or in a map, as of labels, has no meaning."""
 _STEP = re.compile(r"\w+")
 

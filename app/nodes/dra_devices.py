@@ -36,12 +36,14 @@ class DRAGPU:
 class NodeGPUs:
     """The GPUs of a node regardless of allocations, and the node's devices by name.
 
-    `dynamic_mig` says that the node has MIG devices, and that all are created on demand on GPUs of known geometry.
+    `dynamic_mig` says that the node has MIG devices, and that all are created on demand on GPUs of known geometry,
+    and `is_plain` that it has only whole GPUs without a taint.
     """
 
     all: tuple[DRAGPU, ...]
     devices: Mapping[str, Device]
     dynamic_mig: bool
+    is_plain: bool
 
 
 def group_by_gpu(devices: Iterable[Device], knowledge: Knowledge) -> NodeGPUs:
@@ -49,10 +51,16 @@ def group_by_gpu(devices: Iterable[Device], knowledge: Knowledge) -> NodeGPUs:
     groups: dict[str, list[Device]] = {}
     for device in devices:
         groups.setdefault(device.gpu, []).append(device)
-    gpus = tuple(_gpu(name, tuple(group), knowledge) for name, group in groups.items())
-    sliced = [gpu for gpu in gpus if any(device.model.mig_profile for device in gpu.devices)]
+    is_plain = not any(one.taints or one.model.mig_profile for group in groups.values() for one in group)
+    if is_plain:
+        gpus = tuple(
+            [DRAGPU(name, tuple(of), None, tainted=False, can_create_mig=False) for name, of in groups.items()]
+        )
+    else:
+        gpus = tuple(_gpu(name, tuple(group), knowledge) for name, group in groups.items())
+    sliced = [] if is_plain else [gpu for gpu in gpus if any(device.model.mig_profile for device in gpu.devices)]
     dynamic_mig = bool(sliced) and all(gpu.geometry for gpu in sliced)
-    return NodeGPUs(gpus, {device.name: device for gpu in gpus for device in gpu.devices}, dynamic_mig)
+    return NodeGPUs(gpus, {device.name: device for gpu in gpus for device in gpu.devices}, dynamic_mig, is_plain)
 
 
 def _gpu(name: str, devices: tuple[Device, ...], knowledge: Knowledge) -> DRAGPU:
@@ -79,6 +87,8 @@ def remaining_capacity(gpus: NodeGPUs, held: Collection[str]) -> tuple[tuple[int
     The result is the free capacity of each GPU in thousandths, largest first, and the layout of each GPU on which MIG
     devices can still be created (None if the node is not `dynamic_mig`). Names that no ResourceSlice shows are ignored.
     """
+    if gpus.is_plain and not held:
+        return (WHOLE_MILLI,) * len(gpus.all), None
     taken: dict[str, list[Device]] = {}
     for name in sorted(held):
         if (device := gpus.devices.get(name)) is not None:

@@ -126,6 +126,7 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
     all_devices = tuple(devices)
     if not all_devices:
         return node
+    models = frozenset([device.model for device in all_devices])
     of_plugin = {resource for resource, amount in node.node_class.offered if amount > 0}
     served = frozenset(
         device_class.extended_resource
@@ -134,49 +135,41 @@ def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[Device
         and device_class.extended_resource not in of_plugin
         and (family := knowledge.families.of(device_class.extended_resource)) is not None
         and NVIDIA_DRIVER in family.device_classes
-        and any(map(device_class.selects, all_devices))
+        and any(map(device_class.selects, models))
     )
     if of_plugin:
         with_served = replace(node.node_class, dra_resources=served)
         return replace(node, node_class=with_served, free=replace(node.free, uncounted=served)) if served else node
-    sliced = all(device.model.mig_profile for device in all_devices)
-    tainted = {device.gpu for device in all_devices if device.tainted}
+    tainted = {device.gpu for device in all_devices if device.taints and device.tainted}
     usable = {device.gpu for device in all_devices if not device.tainted} if tainted else {""}
     tainted_gpus = len(tainted - usable)
-    profiles = frozenset([device.model.mig_profile for device in all_devices if device.model.mig_profile])
+    untainted = frozenset([device.model for device in all_devices if not device.tainted]) if tainted else models
     node_class = _class_with_devices(
-        node.node_class, _models_of(all_devices), served, bool(usable), tainted_gpus, profiles, sliced, knowledge
+        node.node_class, models, untainted or models, served, bool(usable), tainted_gpus, knowledge
     )
-    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
-
-
-def _models_of(devices: Iterable[Device]) -> frozenset[DeviceModel]:
-    """Return the models of a node's devices.
-
-    MIG slices are left out where there are whole GPUs, since they add no facts to those of their GPU. Tainted devices
-    are left out unless all devices are tainted.
-    """
-    models = frozenset([device.model for device in devices if not device.tainted])
-    models = models or frozenset([device.model for device in devices])
-    return frozenset([model for model in models if not model.mig_profile]) or models
+    free = node.free if node.free.uncounted == served else replace(node.free, uncounted=served)
+    return replace(node, node_class=node_class, free=free)
 
 
 @lru_cache(maxsize=NODE_CLASSES_KEPT)
 def _class_with_devices(
     node_class: NodeClass,
     models: frozenset[DeviceModel],
+    untainted: frozenset[DeviceModel],
     served: frozenset[str],
     usable: bool,
     tainted_gpus: int,
-    profiles: frozenset[str],
-    sliced: bool,
     knowledge: Knowledge,
 ) -> NodeClass:
-    """Replace the facts of a class by those of devices, once for all nodes that are alike."""
+    """Replace the facts of a class by those of devices, once for all nodes that are alike.
+
+    `untainted` are the models whose facts count: those without a taint, or all where each device has one. MIG slices
+    add no facts where there are whole GPUs.
+    """
     node_class = replace(
         node_class,
-        sharing=Sharing.MIG if sliced else Sharing.Exclusive,
-        dra_profiles=profiles,
+        sharing=Sharing.MIG if all(model.mig_profile for model in models) else Sharing.Exclusive,
+        dra_profiles=frozenset([model.mig_profile for model in models if model.mig_profile]),
         budgets=(),
         count_doubt=None,
         promises=(),
@@ -188,7 +181,8 @@ def _class_with_devices(
         dra_resources=served if usable else frozenset(),
         claims_only=NVIDIA_DOMAIN,
     )
-    different = sorted({model.facts for model in models}, key=repr)
+    whole = [model for model in untainted if not model.mig_profile]
+    different = sorted({model.facts for model in whole or untainted}, key=repr)
     variants = tuple(_with_device_facts(node_class, DeviceModel(*facts), knowledge) for facts in different)
     if len(variants) == 1:
         return variants[0]

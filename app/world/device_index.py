@@ -150,7 +150,7 @@ class DeviceKindIndex:
         rules = self._dra.taint_rules()
         for device in (device for pool in self._dra.pools.pools(node) for device in pool.devices):
             is_shown = device.driver == NVIDIA_DRIVER and device.name in shown
-            key = kind_key(device, is_shown, blocking_taints(device, rules))
+            key = kind_key(device, is_shown, blocking_taints(device, rules) if rules or device.taints else ())
             by_device.append((device, first.setdefault(key, (len(first), device, is_shown))[0]))
         numbers = Counter(position for _, position in by_device)
         content = tuple((key, numbers[position]) for key, (position, _, _) in first.items())

@@ -37,24 +37,22 @@ class DeviceCounts:
     def __init__(self) -> None:
         self.devices: Counter[Count] = Counter()
         self.pools: Counter[Count] = Counter()
-        self._of_pool: dict[PoolID, tuple[Counter[Count], Count]] = {}
+        self._of_pool: dict[PoolID, tuple[dict[Count, int], dict[Count, int]]] = {}
         self._of_claim: dict[str, Counter[Count]] = {}
 
     def put_pool(self, pool: PoolID, slices: Iterable[ResourceSlice]) -> None:
         """Count a pool anew, from all slices that it has now; it is gone where there are none."""
-        devices, state = self._of_pool.pop(pool, (None, None))
-        if devices is not None and state is not None:
-            self.devices -= devices
-            self.pools[state] -= 1
+        devices, states = self._of_pool.pop(pool, ({}, {}))
+        self.devices.subtract(devices)
+        self.pools.subtract(states)
         if present := list(slices):
             driver = label_of(pool[0])
             generation = max(one.generation for one in present)
             newest = [one for one in present if one.generation == generation]
-            state = driver, "complete" if len(newest) == newest[0].spec.pool.size else "incomplete"
-            devices = _count(driver, newest)
-            self.devices += devices
-            self.pools[state] += 1
-            self._of_pool[pool] = devices, state
+            state = "complete" if len(newest) == newest[0].spec.pool.size else "incomplete"
+            devices, states = self._of_pool[pool] = _count(driver, newest), {(driver, state): 1}
+            self.devices.update(devices)
+            self.pools.update(states)
 
     def put_claim(self, claim: ResourceClaim) -> None:
         """Count the devices of a claim anew."""
@@ -74,9 +72,10 @@ def label_of(driver: str) -> str:
     return driver if driver in DRIVERS else "other"
 
 
-def _count(driver: str, slices: Iterable[ResourceSlice]) -> Counter[Count]:
+def _count(driver: str, slices: Iterable[ResourceSlice]) -> dict[Count, int]:
     devices = [device for one in slices for device in one.devices]
-    return Counter({(driver, "published"): len(devices), (driver, "tainted"): sum(one.tainted for one in devices)})
+    tainted = sum([one.tainted for one in devices if one.taints])
+    return {(driver, "published"): len(devices), (driver, "tainted"): tainted}
 
 
 SPECS_SHARED = 1_000
