@@ -2,8 +2,8 @@
 """ResourceClaims as kube-scheduler's allocator reads them: requests, constraints, and what is allocated.
 
 The API versions resource.k8s.io/v1 and v1beta2 write a request under `exactly`, v1beta1 writes it directly, and all of
-them write alternatives under `firstAvailable`. All give equal requests. Source of types and bounds: k8s.io/api
-resource/v1 types.go; KEP-4816.
+them write alternatives under `firstAvailable`. All give equal requests. Source of types and bounds, such as
+DeviceRequestsMaxSize, is k8s.io/api resource/v1 types.go; KEP-4816.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,6 @@ ALL = "All"
 EXACT_COUNT = "ExactCount"
 MOST_RESULTS = 32
 """Devices that can be allocated to one claim (AllocationResultsMaxSize)."""
-MOST_REQUESTS = 32
-"""Requests of a claim, constraints of a claim, selectors of a request or class (DeviceRequestsMaxSize,
-DeviceConstraintsMaxSize, DeviceSelectorsMaxSize)."""
-MOST_ALTERNATIVES = 8
-MOST_TOLERATIONS = 16
-LONGEST_EXPRESSION = 10 << 10
-"""FirstAvailableDeviceRequestMaxSize, DeviceTolerationsMaxLength, CELSelectorExpressionMaxLength."""
-MOST_RESERVED = 256
 POD = "pod"
 POD_GROUP = "PodGroup"
 CONSUMERS = {"pods": POD, "podgroups": POD_GROUP}
@@ -41,7 +33,7 @@ EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 
 
 class _CEL(Record, frozen=True):
-    expression: Annotated[str, Meta(max_length=LONGEST_EXPRESSION)] = ""
+    expression: Annotated[str, Meta(max_length=10 << 10)] = ""
 
 
 class _Selector(Record, frozen=True):
@@ -59,7 +51,7 @@ class Expressions(tuple[str, ...]):
         return cls(intern(one.cel.expression) for one in nested(_SELECTORS, items) or ())
 
 
-_SELECTORS: Any = Annotated[tuple[_Selector, ...], Meta(max_length=MOST_REQUESTS)] | None
+_SELECTORS: Any = Annotated[tuple[_Selector, ...], Meta(max_length=32)] | None
 
 
 class DeviceToleration(Record, frozen=True):
@@ -89,7 +81,7 @@ class DeviceRequest(Record, frozen=True):
     selectors: Expressions = Expressions()
     mode: str = field(name="allocationMode", default=EXACT_COUNT)
     count: int = 1
-    tolerations: Annotated[tuple[DeviceToleration, ...], Meta(max_length=MOST_TOLERATIONS)] = ()
+    tolerations: Annotated[tuple[DeviceToleration, ...], Meta(max_length=16)] = ()
     requested: RequestedCapacity | None = field(name="capacity", default=None)
     admin_access: bool = False
 
@@ -113,7 +105,7 @@ class _RequestObject(DeviceRequest, frozen=True):
     """A request as it is written: itself, or what it asks exactly, or alternatives in their order."""
 
     exactly: DeviceRequest | None = None
-    first_available: Annotated[tuple[DeviceRequest, ...], Meta(max_length=MOST_ALTERNATIVES)] = ()
+    first_available: Annotated[tuple[DeviceRequest, ...], Meta(max_length=8)] = ()
 
     def choices(self) -> tuple[DeviceRequest, ...]:
         if self.first_available:
@@ -149,8 +141,8 @@ class Constraint(Record, frozen=True):
 
 
 class _ClaimDevices(Record, frozen=True):
-    requests: Annotated[tuple[_RequestObject, ...], Meta(max_length=MOST_REQUESTS)] | None = None
-    constraints: Annotated[tuple[Constraint, ...], Meta(max_length=MOST_REQUESTS)] | None = None
+    requests: Annotated[tuple[_RequestObject, ...], Meta(max_length=32)] | None = None
+    constraints: Annotated[tuple[Constraint, ...], Meta(max_length=32)] | None = None
 
 
 class ClaimSpec(Record, frozen=True):
@@ -250,7 +242,7 @@ class ClaimStatus(Record, frozen=True):
     """What a claim has, who uses it, and what drivers say of its devices."""
 
     allocation: Allocation | None = None
-    reserved_for: Annotated[tuple[_Consumer, ...], Meta(max_length=MOST_RESERVED)] | None = None
+    reserved_for: Annotated[tuple[_Consumer, ...], Meta(max_length=256)] | None = None
     devices: tuple[DeviceStatus, ...] | None = None
 
 
