@@ -229,7 +229,7 @@ class _Condition(Record, frozen=True):
     status: str = ""
 
 
-class DeviceStatus(Record, frozen=True):
+class _AllocatedStatus(Record, frozen=True):
     """What a driver says of a device that is allocated."""
 
     driver: str = ""
@@ -243,7 +243,7 @@ class ClaimStatus(Record, frozen=True):
 
     allocation: Allocation | None = None
     reserved_for: Annotated[tuple[_Consumer, ...], Meta(max_length=256)] | None = None
-    devices: tuple[DeviceStatus, ...] | None = None
+    devices: tuple[_AllocatedStatus, ...] | None = None
 
 
 class _Annotations(Record, frozen=True):
@@ -304,7 +304,7 @@ class ResourceClaim(KubeObject, frozen=True):
         return waits_for, [name for name in result.binding_failure_conditions if name in true]
 
 
-def _id(device: DeviceStatus) -> DeviceID:
+def _id(device: _AllocatedStatus) -> DeviceID:
     return device.driver, device.pool, device.device
 
 
