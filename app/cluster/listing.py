@@ -15,7 +15,7 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.kube.records import Metadata, read_record
+from app.kube.records import Metadata, from_json, read_record
 from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError, BadInput, UsherError
 from app.values.json_members import JSON
 
@@ -69,8 +69,8 @@ class KindDecoders:
 
     def __init__(self, shape: Any) -> None:
         self._shape = shape
-        self._page = msgspec.json.Decoder(ListPage[shape])
-        self._event = msgspec.json.Decoder(Event[shape])
+        self._page = msgspec.json.Decoder(ListPage[shape], dec_hook=from_json)
+        self._event = msgspec.json.Decoder(Event[shape], dec_hook=from_json)
 
     def page(self, body: bytes) -> tuple[ListMeta, list[Fields | UnreadableObject]]:
         """Decode a page of a list; if one object cannot be read, the others still are.

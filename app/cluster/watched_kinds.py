@@ -8,16 +8,15 @@ from typing import Any, Generic, TypeVar
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, AdmissionObjects
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.kube.device_classes import read_class, read_taint_rule
+from app.kube.device_classes import DeviceClass, DeviceTaintRule
+from app.kube.devices import ResourceSlice
 from app.kube.gangs import ANNOTATIONS, LABELS
 from app.kube.numa_zones import NodeResourceTopology, read_topology
 from app.kube.objects import ConfigMap, GPUPolicyObject, Namespace, NodeObject, RuntimeClass
-from app.kube.partial_types import PartialObject, PartialResourceClaim
 from app.kube.pod_object import ContainerObject, PodMetadata, PodObject, PodSpec, PodStatus
 from app.kube.pods import GPU_MEMORY, GROUP_LABELS, PRODUCTS, WORKLOAD_CLASS
 from app.kube.records import part_of
-from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
-from app.kube.slice_reading import read_slice
+from app.kube.resource_claims import ResourceClaim, ResourceClaimTemplate
 from app.nodes.conditions import read_bad_conditions, read_not_ready
 from app.nodes.model import Node
 from app.nodes.reading import node_of
@@ -94,14 +93,14 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """
     devices = state.devices
     return (
-        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class,
+        WatchedKind(*_name_and_path("DeviceClass", version=version), DeviceClass, lambda found: found,
              _by_fact(devices.take_device_class), lambda key, _uid: devices.drop_device_class(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice,
+        WatchedKind(*_name_and_path("ResourceSlice", version=version), ResourceSlice, lambda found: found,
              _by_fact(devices.take_slice), lambda key, _uid: devices.drop_slice(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_resource_claim,
+        WatchedKind(*_name_and_path("ResourceClaim", version=version), ResourceClaim, lambda found: found,
              _by_fact(devices.take_claim), lambda key, _uid: devices.drop_claim(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
-             read_resource_claim_template, _by_fact(devices.take_claim_template),
+        WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), ResourceClaimTemplate,
+             lambda found: found.claim, _by_fact(devices.take_claim_template),
              lambda key, _uid: devices.drop_claim_template(key), needed=False),
     )  # fmt: skip
 
@@ -110,7 +109,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
     """Return the kind by which an administrator taints devices, which few clusters serve."""
     devices = state.devices
     return (
-        WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
+        WatchedKind(*_name_and_path("DeviceTaintRule", version=version), DeviceTaintRule, lambda found: found,
              _by_fact(devices.take_taint_rule), lambda key, _uid: devices.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 

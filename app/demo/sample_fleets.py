@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.demo.notation import DEFAULT, MIG, DemoDeviceClass, DemoFleet, DemoGPU, DemoPod, NodePool, Slice, read_fleet
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_models import NVIDIA_DRIVER
 from app.values.json_members import Object
 
 API_VERSION = "resource.k8s.io/v1"

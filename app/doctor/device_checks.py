@@ -11,7 +11,7 @@ from app.dra.cluster_devices import ClusterDevices, PoolID
 from app.dra.selectors import ClaimError, NotJudged, Selection
 from app.dra.words import plain_error
 from app.kube.device_classes import DeviceClass, tolerates
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_models import NVIDIA_DRIVER
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint, ResourceSlice
 from app.kube.pod_requests import read_amounts
 from app.kube.resource_claims import DeviceToleration
@@ -55,10 +55,9 @@ ONE_SIDE_OF_OTHERS = (
 def incomplete_pools(world: World) -> Iterator[Finding]:
     """Report pools of which slices are missing: kube-scheduler allocates none of their devices."""
     for (driver, _), slices, _ in newest_slices(world):
-        if len(slices) != slices[0].size:
-            text = (
-                f"{driver}: {len(slices)} of {slices[0].size} ResourceSlices of a pool are there, so that none of its"
-            )
+        size = slices[0].spec.pool.size
+        if len(slices) != size:
+            text = f"{driver}: {len(slices)} of {size} ResourceSlices of a pool are there, so that none of its"
             text += " devices can be allocated"
             yield problem("PoolIncomplete", text, "read the log of the driver's pod on the node", *_names(slices))
 
@@ -82,7 +81,7 @@ def stale_slices(world: World) -> Iterator[Finding]:
             text = f"{driver}: ResourceSlices of an older generation of their pool are still there"
             remedy = "read the driver's log: it deletes them once it has published"
             yield advice("StaleSlices", text, remedy, *_names(older))
-    of_nodes = ((one, one.nodes.name) for one in world.devices.pools.slices() if one.nodes)
+    of_nodes = ((one, one.node) for one in world.devices.pools.slices())
     gone = [one for one, node in of_nodes if node and node not in world.nodes]
     if gone:
         remedy = "delete them: no node can serve claims that are allocated from them"
@@ -108,7 +107,11 @@ def tainted_devices(world: World) -> Iterator[Finding]:
 def _taints(device: Device, devices: ClusterDevices) -> Iterator[tuple[DeviceTaint, str]]:
     """List the taints of a device with what set them."""
     yield from ((taint, f"driver {device.driver}") for taint in device.taints)
-    yield from ((rule.taint, f"DeviceTaintRule {rule.name}") for rule in devices.taint_rules if rule.applies(device))
+    yield from (
+        (rule.spec.taint, f"DeviceTaintRule {rule.metadata.name}")
+        for rule in devices.taint_rules
+        if rule.applies(device)
+    )
 
 
 def _tolerations(devices: ClusterDevices) -> Iterator[DeviceToleration]:
@@ -121,9 +124,9 @@ def idle_taint_rules(world: World) -> Iterator[Finding]:
     """Report DeviceTaintRules that taint no device, as after a typing error."""
     devices = list(all_devices(world))
     for rule in world.devices.taint_rules:
-        if not rule.partly_read and not any(map(rule.applies, devices)):
+        if rule.selector.keys() <= {"driver", "pool", "device"} and not any(map(rule.applies, devices)):
             remedy = "compare its driver, pool and device with kubectl get resourceslices, or delete it"
-            yield advice("IdleDeviceTaintRule", "taints no device", remedy, f"DeviceTaintRule {rule.name}")
+            yield advice("IdleDeviceTaintRule", "taints no device", remedy, f"DeviceTaintRule {rule.metadata.name}")
 
 
 def device_classes(world: World) -> Iterator[Finding]:
@@ -166,8 +169,8 @@ def served_twice(world: World) -> Iterator[Finding]:
     """Report nodes whose GPUs a device plugin and a DRA driver give away, each without knowing of the other."""
     drivers: dict[str, set[str]] = {}
     for one in world.devices.pools.slices():
-        if one.nodes and one.nodes.name and one.devices:
-            drivers.setdefault(one.nodes.name, set()).add(one.driver)
+        if one.node and one.devices:
+            drivers.setdefault(one.node, set()).add(one.driver)
     for name in sorted(drivers.keys() & world.nodes.keys()):
         offered = [key for key, amount in read_amounts(world.nodes[name].allocatable).items() if amount]
         for driver in sorted(one for one in drivers[name] if one.startswith(GPU_DRIVER)):

@@ -122,10 +122,11 @@ def _unmet_conditions(review: ReviewedPod, snapshot: World) -> Iterator[str]:
     for claim in claims_of_pod(review.pod, review.document, snapshot.devices).allocated:
         for result in claim.allocation.results if claim.allocation else ():
             device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
-            if result.failed:
-                yield f"{device} failed: {', '.join(result.failed)} is true; kube-scheduler tries another device"
-            elif result.waits_for:
-                conditions = ", ".join(result.waits_for)
+            waits_for, failed = claim.conditions(result)
+            if failed:
+                yield f"{device} failed: {', '.join(failed)} is true; kube-scheduler tries another device"
+            elif waits_for:
+                conditions = ", ".join(waits_for)
                 yield (
                     f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
                     " device back after ten minutes; read the log of the driver"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from app.kube.records import Record, read_record
 from app.values.errors import BadInput
+from app.values.json_members import json_type
 from app.values.label_requirements import Requirement, label_requirement
 
 
@@ -75,10 +76,30 @@ class DeclaredTerm(Record, frozen=True):
         )
 
 
-class NodeSelector(Record, frozen=True):
-    """A node selector, of which one term must hold."""
+class NodeSelectorObject(Record, frozen=True):
+    """A node selector as it is written."""
 
     node_selector_terms: tuple[DeclaredTerm, ...] = ()
+
+
+class NodeSelector(tuple[NodeSelectorTerm, ...]):
+    """The terms of a selector of which any selects a node."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, selector: object) -> "NodeSelector":
+        """Read a selector. Raises ValueError."""
+        if not isinstance(selector, dict):
+            raise ValueError(f"got {json_type(selector)}, wants an object")
+        try:
+            return cls(read_terms(selector))
+        except BadInput as error:
+            raise ValueError(str(error)) from error
+
+    def selects(self, node: LabelledNode) -> bool:
+        """Tell whether a term selects the node."""
+        return any(term.selects(node) for term in self)
 
 
 def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
@@ -87,8 +108,10 @@ def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
     Raises MalformedPod.
     """
     if isinstance(selector, dict):
-        selector = read_record(NodeSelector, selector)
-    return tuple(term.read() for term in selector.node_selector_terms) if isinstance(selector, NodeSelector) else ()
+        selector = read_record(NodeSelectorObject, selector)
+    return (
+        tuple(term.read() for term in selector.node_selector_terms) if isinstance(selector, NodeSelectorObject) else ()
+    )
 
 
 def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

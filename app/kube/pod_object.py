@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta, field
 
-from app.kube.node_selectors import DeclaredTerm, MatchExpression, NodeSelector
+from app.kube.node_selectors import DeclaredTerm, MatchExpression, NodeSelectorObject
 from app.kube.objects import Amounts, LabelledMetadata, ObjectCondition, Texts
 from app.kube.pod_limits import LONGEST_IMAGE, LONGEST_NAME, MOST_CLAIMS
 from app.kube.records import Record, read_record
@@ -91,7 +91,7 @@ class PreferredTerm(Record, frozen=True):
 
 
 class NodeAffinity(Record, frozen=True):
-    required: NodeSelector | None = field(default=None, name=REQUIRED_TERMS)
+    required: NodeSelectorObject | None = field(default=None, name=REQUIRED_TERMS)
     preferred: tuple[PreferredTerm, ...] = field(default=(), name=PREFERRED_TERMS)
 
 

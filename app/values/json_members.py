@@ -34,6 +34,7 @@ _NAMES: Mapping[type, str] = {
     str: "a string",
     int: "an integer",
     bool: "a boolean",
+    type(None): "null",
 }
 
 

@@ -134,9 +134,7 @@ class State:
             node = replace(node, node_class=replace(node.node_class, refuses_several=True))
         if (topology := self._free.topologies.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, numa=replace(topology[0], free=topology[0].total)))
-        if kinds is not None:
-            node = replace(node, devices=kinds)
-        return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
+        return node.with_free(self._free.of(node), self.node_requests.cpu_left(node), kinds)
 
     def drop_node(self, name: str) -> None:
         self._nodes_as_read.pop(name, None)

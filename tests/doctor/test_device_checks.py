@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from app.cli.verbs import app
 from app.doctor.device_checks import examine_devices
 from app.doctor.fleet_checks import Finding
-from app.kube.device_facts import NVIDIA_DRIVER
-from app.kube.resource_claims import read_resource_claim
+from app.kube.device_models import NVIDIA_DRIVER
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from tests.builders import node, world_with
 from tests.dra.worlds import DRIVER, Document, claim_document, class_document, cluster, device, request, slice_document
 
@@ -74,7 +75,9 @@ def test_each_check_finds_what_it_is_for_and_nothing_else(
 
 def test_taint_that_a_claim_tolerates_holds_devices_for_somebody() -> None:
     devices = cluster([slice_document("s", [device("a", taints=[TAINT])])], classes=[ANY])
-    tolerant = read_resource_claim(claim_document("c", request(tolerations=[{"key": "xid", "operator": "Exists"}])))
+    tolerant = read_record(
+        ResourceClaim, claim_document("c", request(tolerations=[{"key": "xid", "operator": "Exists"}]))
+    )
     known = replace(devices, claims={tolerant.key: tolerant})
 
     assert examine_devices(world_with(node("n"), devices=known)) == ()
@@ -84,7 +87,7 @@ def test_class_without_devices_is_reported_where_a_claim_requests_some() -> None
     """F87: a driver's chart installs classes for every kind of device, most of which no cluster has."""
     classes = [class_document("x", "device.driver == 'no.example'")]
     devices = cluster([ONE], classes=classes)
-    claim = read_resource_claim(claim_document("c", request(deviceClassName="x")))
+    claim = read_record(ResourceClaim, claim_document("c", request(deviceClassName="x")))
     template = replace(devices, templates={claim.key: claim})
 
     found = [

@@ -9,7 +9,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -28,11 +28,12 @@ from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.explain.policy_cases import run_case
-from app.kube.device_classes import read_class
+from app.kube.device_classes import DeviceClass
+from app.kube.devices import ResourceSlice
 from app.kube.gpu_usage import read_gpu_usage
 from app.kube.pod_object import pod_object
-from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
-from app.kube.slice_reading import read_slice
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim, ResourceClaimTemplate
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.policy.case_document import read_case
@@ -267,10 +268,10 @@ TARGETS = (
     Target("dry-run", "pod", 5, _web_route(dry_run)),
     Target("node", "node", 6, _object(lambda document: read_node(document, knowledge()))),
     Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(pod_object(document), knowledge()))),
-    Target("ResourceSlice", "slice", 4, _object(read_slice)),
-    Target("DeviceClass", "device class", 3, _object(read_class)),
-    Target("ResourceClaim", "claim", 3, _object(read_resource_claim)),
-    Target("ResourceClaimTemplate", "claim template", 2, _object(read_resource_claim_template)),
+    Target("ResourceSlice", "slice", 4, _object(partial(read_record, ResourceSlice))),
+    Target("DeviceClass", "device class", 3, _object(partial(read_record, DeviceClass))),
+    Target("ResourceClaim", "claim", 3, _object(partial(read_record, ResourceClaim))),
+    Target("ResourceClaimTemplate", "claim template", 2, _object(partial(read_record, ResourceClaimTemplate))),
     Target("line of a watch", "event", 5, _event),
     Target("snapshot", "snapshot", 2, _snapshot),
     Target("policy", "policy", 1, _policy),
