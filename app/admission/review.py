@@ -2,9 +2,9 @@
 """One admission review: mutate the object, validate the result, and record what was done and why.
 
 A review reads the pod, and rules on it once and after each change of what it requests. The mutators run in order on
-what the earlier ones left, then the validators. What policies that only warn or audit would change or refuse is learnt
-by running again what reads a rule in which they differ. What was changed in a pod is written into its decision
-annotation. That is for people; no decision rests on it.
+what the earlier ones left, then the validators. Where policies that only warn or audit say more, both run again at that
+level, on the pod as the stricter level left it. What was changed in a pod is written into its decision annotation. That
+is for people; no decision rests on it.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import msgspec
 
 from app.admission.claim_review import ReviewedClaim
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of, mutators_under
+from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     RUNNING,
@@ -29,14 +29,14 @@ from app.admission.reviewed_pod import (
     is_exempt,
     limited_warnings,
 )
-from app.admission.validators import validators_of, validators_under
+from app.admission.validators import validators_of
 from app.knowledge.tables import Knowledge
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX, Pod, read_pod
 from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
+from app.policy.schema import Action
 from app.values.reasons import Code, Reason, reason
 
 DECISION_VERSION = 1
@@ -203,15 +203,18 @@ def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
 
 
 def _mutated(review: ReviewedPod) -> ReviewResult:
-    # 1. What is changed, and why the result is refused.
+    # 1. What is changed, and why the result is refused; what policies that only warn would change and refuse besides.
     document = review.document
     review, changes = _run_mutators(review)
-    reasons, warned_reasons = _run_validators(review)
+    milder, warned_changes = _run_milder(review, Action.Warn)
+    reasons, warned_reasons = _run_validators(review, milder)
     if reasons:
         return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
     # 2. The record: the changes, those that milder policies withhold, and the annotation about them.
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
-    warned, audited = _withheld(review, [change for _, change in changes])
+    _, audited_changes = _run_milder(milder, Action.Audit)
+    warned = _withheld("warns", warned_changes, changes)
+    audited = _withheld("audits", audited_changes, changes + warned_changes)
     record = (*(change.record for change in applied), *warned, *audited)
     operations = [operation for change in applied for operation in change.operations]
     decision, decision_warnings = _decision(review, record, changed=bool(operations))
@@ -258,7 +261,10 @@ def validate(
         return UNCONCERNED
     if review.context.form in TEMPLATES:
         review, _ = _run_mutators(review)
-    reasons, warned_reasons = _run_validators(review)
+        milder, _ = _run_milder(review, Action.Warn)
+    else:
+        milder = review.at(Action.Warn)
+    reasons, warned_reasons = _run_validators(review, milder)
     if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
     return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
@@ -328,13 +334,17 @@ def _read_review(
 
 
 def begin_review(
-    document: Mapping[str, Any], pod: Pod, labels: Mapping[str, str], context: ReviewContext
+    document: Mapping[str, Any],
+    pod: Pod,
+    labels: Mapping[str, str],
+    context: ReviewContext,
+    level: Action = Action.Enforce,
 ) -> ReviewedPod:
     """Begin the review of a Pod under the ruling that the policies give on what it asks for.
 
     `labels` are the namespace's.
     """
-    ruling = context.ruling(pod, labels)
+    ruling = context.ruling(pod, labels).at(level)
     return ReviewedPod(
         document=document,
         pod=pod,
@@ -344,6 +354,7 @@ def begin_review(
         namespace_labels=labels,
         asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.world.knowledge),
         has_our_scheduler=has_our_scheduler(pod, ruling, context.world.policies),
+        level=level,
     )
 
 
@@ -372,7 +383,7 @@ def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator,
             continue
         review = review.with_operations(operations)
         if mutator in CHANGING_AMOUNTS:
-            review = begin_review(review.document, review.pod, review.namespace_labels, review.context)
+            review = begin_review(review.document, review.pod, review.namespace_labels, review.context, review.level)
     return review, changes
 
 
@@ -383,16 +394,18 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
     return review.context.queued and review.rules.queued_templates == "Write" and mutator in FOR_QUEUED
 
 
-def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], list[str]]:
-    """Record what policies that only warn would change if enforced, and what those that only audit would add."""
-    ruling = review.ruling
-    warned = _changes_under(review, ruling.warned, ruling.demand.warned, made)
-    audits_more = ruling.audited != ruling.warned
-    audited = _changes_under(review, ruling.audited, None, [*made, *warned]) if audits_more else []
-    return (
-        [f"{NOT_DONE}policy only warns: {change.record}" for change in warned],
-        [f"{NOT_DONE}policy only audits: {change.record}" for change in audited],
-    )
+def _run_milder(review: ReviewedPod, level: Action) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
+    """Run the mutators under what policies of a milder action say too, on the pod as the stricter level left it."""
+    milder = review.at(level)
+    return (review, []) if milder is review else _run_mutators(milder)
+
+
+def _withheld(
+    verb: str, changes: list[tuple[Mutator, PodChange]], stricter: list[tuple[Mutator, PodChange]]
+) -> list[str]:
+    """Record the changes of a level which no stricter one makes."""
+    seen = {change.record for _, change in stricter}
+    return [f"{NOT_DONE}policy only {verb}: {change.record}" for _, change in changes if change.record not in seen]
 
 
 def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tuple[list[Operation], list[str]]:
@@ -408,28 +421,10 @@ def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tu
     return [], []
 
 
-def _changes_under(
-    review: ReviewedPod, rules: AdmissionRules, demand: Demand | None, made: list[PodChange]
-) -> list[PodChange]:
-    """List what would change besides the changes made if these rules, of milder actions too, were enforced.
-
-    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied. Mutators run
-    again only where they read a rule that differs, and all of them where the demand does.
-    """
-    if rules == review.rules and demand is None:
-        return []
-    milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))
-    mutators = mutators_under(milder, review.rules) if demand is None else mutators_of(milder)
-    seen = {change.record for change in made}
-    return [change for mutator in mutators for change in mutator(milder) if change.record not in seen]
-
-
-def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
+def _run_validators(review: ReviewedPod, milder: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
     """Run every validator: (reasons to refuse, warnings of what policies that only warn would refuse)."""
     reasons = tuple(dict.fromkeys(problem for validator in validators_of(review) for problem in validator(review)))
-    if review.ruling.warned == review.rules:
+    if milder is review:
         return reasons, []
-    milder = replace(review, rules=review.ruling.warned)
-    again = validators_under(review, milder.rules)
-    warned = (problem for validator in again for problem in validator(milder))
+    warned = (problem for validator in validators_of(milder) for problem in validator(milder))
     return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]

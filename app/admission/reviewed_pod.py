@@ -15,7 +15,8 @@ from app.knowledge.gpu_resources import Family
 from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Container, Pod, gpu_amounts, read_pod
 from app.policy.match import Ruling
-from app.policy.merge_admission import RULES, AdmissionRules
+from app.policy.merge_admission import AdmissionRules
+from app.policy.schema import Action
 from app.values.reasons import Reason
 from app.world.world import World
 
@@ -88,7 +89,7 @@ class ReviewedPod:
     """Everything that a mutator or a validator may read.
 
     `document` is the Pod as earlier mutators left it, or the pod template.
-    `rules` are the admission rules of the level under review: enforced, warned or audited.
+    `level` is the mildest action whose rules are applied, and `ruling` and `rules` are those of this level.
     `asks_for_gpu` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
     `has_our_scheduler` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
     """
@@ -101,6 +102,12 @@ class ReviewedPod:
     namespace_labels: Mapping[str, str]
     asks_for_gpu: bool
     has_our_scheduler: bool
+    level: Action = Action.Enforce
+
+    def at(self, level: Action) -> "ReviewedPod":
+        """Return the review at a milder level; itself where no policy of that action says more."""
+        ruling = self.ruling.at(level)
+        return self if ruling is self.ruling else replace(self, ruling=ruling, rules=ruling.enforced, level=level)
 
     @cached_property
     def gpu_resources(self) -> tuple[str, ...]:
@@ -126,10 +133,6 @@ class ReviewedPod:
         old_template = self.context.old_template
         containers = read_pod(old_template).containers if old_template is not None else ()
         return {container.name: container for container in reversed(containers)}
-
-    def rules_that_differ(self, rules: AdmissionRules) -> frozenset[str]:
-        """Name the fields in which other rules differ from those of the review."""
-        return frozenset(name for name in RULES if getattr(self.rules, name) != getattr(rules, name))
 
     def gpu_resources_of(self, container: Container) -> tuple[str, ...]:
         """List the GPU resources of the pod that a container names, including those with an amount of zero."""

@@ -18,7 +18,6 @@ from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.demand import Demand
-from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_admission import Idle
 from app.values.json_members import object_if_any
 from app.values.quantity import parse_quantity, parse_seconds
@@ -285,29 +284,27 @@ def _container_reason(container: Container, code: Code, problem: str) -> Reason:
     return reason(code, f"container {container.name[:63]} {problem}")
 
 
-VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
-    (names_valid, ()),
-    (amounts_whole, ("fractional",)),
-    (limits_present, ("requests_only",)),
-    (limits_equal_requests, ("mismatch",)),
-    (not_too_many, ("max_gpus_per_pod",)),
-    (claims_known, ()),
-    (restricted_claims, ()),
-    (memory_equals_limits, ("memory_requests",)),
-    (amounts_per_gpu_in_bounds, ("per_gpu",)),
-    (annotations_parse, ()),
-    (policies_agree, ()),
-    (devices_asked_for, ("visible_devices",)),
-    (devices_not_mounted, ("visible_devices",)),
-    (node_not_reached, ("privileged",)),
-    (unprivileged, ("privileged",)),
-    (scheduled_by_us, ("bypass", "scheduler_name")),
-    (replicas_not_gpus, ("shared_replicas",)),
-    (no_idle_gpus, ("idle",)),
+VALIDATORS: tuple[Validator, ...] = (
+    names_valid,
+    amounts_whole,
+    limits_present,
+    limits_equal_requests,
+    not_too_many,
+    claims_known,
+    restricted_claims,
+    memory_equals_limits,
+    amounts_per_gpu_in_bounds,
+    annotations_parse,
+    policies_agree,
+    devices_asked_for,
+    devices_not_mounted,
+    node_not_reached,
+    unprivileged,
+    scheduled_by_us,
+    replicas_not_gpus,
+    no_idle_gpus,
 )
-"""All of them run, so that one answer names every reason. Beside each are the fields of AdmissionRules that it
-reads."""
-VALIDATORS = tuple(validator for validator, _ in VALIDATOR_RULES)
+"""All of them run, so that one answer names every reason."""
 
 GUARDS: frozenset[Validator] = frozenset(
     {names_valid, claims_known, restricted_claims, devices_asked_for, devices_not_mounted, node_not_reached}
@@ -327,9 +324,3 @@ def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     if (review.asks_for_gpu or review.passthrough_amounts) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)
-
-
-def validators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Validator]:
-    """List the validators that apply to the object and read a rule in which `rules` differ from those of the review."""
-    chosen, differing = validators_of(review), review.rules_that_differ(rules)
-    return (validator for validator, read in VALIDATOR_RULES if validator in chosen and not differing.isdisjoint(read))

@@ -2,7 +2,7 @@
 """Merging the admission blocks of all policies that apply, field by field (docs/reference/policy.md#merge)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -72,10 +72,6 @@ class AdmissionRules:
         if claimed is None and units <= allowed:
             return reason(Code.TooManyGPUs, f"claims all GPUs of a node; {most}")
         return reason(Code.TooManyGPUs, f"asks for {units + (claimed or 0)} GPUs{by_whom}; {most}")
-
-
-RULES = tuple(rule.name for rule in fields(AdmissionRules) if rule.compare)
-"""The fields that decide: all but `set_by`."""
 
 
 def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:
