@@ -3,7 +3,7 @@
 
 A review reads the pod, and rules on it once and after each change of what it requests. The mutators run in order on
 what the earlier ones left, then the validators. Where policies that only warn or audit say more, both run again at that
-level, on the pod as the stricter level left it. What was changed in a pod is written into its decision annotation. That
+level, on the pod as what is enforced leaves it. What was changed in a pod is written into its decision annotation. That
 is for people; no decision rests on it.
 """
 
@@ -212,7 +212,8 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
     # 2. The record: the changes, those that milder policies withhold, and the annotation about them.
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
-    _, audited_changes = _run_milder(milder, Action.Audit)
+    audits_more = review.ruling.audited != review.ruling.warned
+    audited_changes = _run_milder(review, Action.Audit)[1] if audits_more else []
     warned = _withheld("warns", warned_changes, changes)
     audited = _withheld("audits", audited_changes, changes + warned_changes)
     record = (*(change.record for change in applied), *warned, *audited)
@@ -395,7 +396,7 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
 
 
 def _run_milder(review: ReviewedPod, level: Action) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
-    """Run the mutators under what policies of a milder action say too, on the pod as the stricter level left it."""
+    """Run the mutators under what policies of a milder action say too, on the pod as what is enforced left it."""
     milder = review.at(level)
     return (review, []) if milder is review else _run_mutators(milder)
 

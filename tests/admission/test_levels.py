@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules with action Warn or Audit are applied to the pod as the stricter level leaves it, and are only told."""
+"""Rules with action Warn or Audit are applied to the pod as what is enforced leaves it, and are only told."""
 
 import random
 from dataclasses import replace
@@ -76,8 +76,8 @@ def test_warned_amounts_are_judged_as_the_warned_repairs_leave_them() -> None:
     assert ([text for text in warned if "(warning only)" in text], len(other)) == ([], 2)
 
 
-def test_each_level_records_what_it_adds_to_the_stricter_one() -> None:
-    """F20: Audit goes on from what Warn would leave."""
+def test_each_level_records_what_it_adds_to_what_is_enforced() -> None:
+    """F20: Audit includes what Warn would change."""
     documents = (
         policy("default", "admission: {tolerations: {fromNodeTaints: true, keys: [enforced]}}"),
         policy("warned", "action: Warn, admission: {tolerations: {keys: [warned]}}"),
@@ -91,6 +91,6 @@ def test_each_level_records_what_it_adds_to_the_stricter_one() -> None:
     assert [line for line in result.record if "toleration" in line] == [
         "toleration added for nvidia.com/gpu, enforced",
         "not done, policy only warns: toleration added for warned",
-        "not done, policy only audits: toleration added for audited",
+        "not done, policy only audits: toleration added for audited, warned",
     ]
     assert "warned" not in str(apply(one, result.operations)["spec"])
