@@ -74,8 +74,13 @@ class AdmissionRules:
         return reason(Code.TooManyGPUs, f"asks for {units + (claimed or 0)} GPUs{by_whom}; {most}")
 
 
-def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:
-    """Merge the admission blocks of the policies whose rules have the action `level` or a stricter one."""
+def merge_admission(
+    applied: list[AppliedPolicy], level: Action, stricter: AdmissionRules | None = None
+) -> AdmissionRules:
+    """Merge the admission blocks of the policies whose rules have the action `level` or a stricter one.
+
+    What the rules of a `stricter` level say already is said by the policies that are named there.
+    """
 
     def parts(rule: Rule, name: str) -> list[Any]:
         values = (getattr(policy.spec.admission, name) for policy in applied if policy.applies(rule, level))
@@ -124,7 +129,10 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         idle=_joined(parts(Rule.Idle, "idle"), None),
         override=frozenset(_overriding_fields(applied, level)),
     )
-    return replace(rules, set_by=dict(_setters(applied, level, rules)))
+    setters = dict(_setters(applied, level, rules))
+    if stricter is not None:
+        setters |= {name: by for name, by in stricter.set_by.items() if getattr(stricter, name) == getattr(rules, name)}
+    return replace(rules, set_by=setters)
 
 
 NAMED = (

@@ -94,3 +94,15 @@ def test_each_level_records_what_it_adds_to_what_is_enforced() -> None:
         "not done, policy only audits: toleration added for audited, warned",
     ]
     assert "warned" not in str(apply(one, result.operations)["spec"])
+
+
+def test_refusal_is_not_repeated_as_a_warning_of_a_policy_that_says_the_same() -> None:
+    """F20."""
+    documents = (
+        policy("default", "priority: 1, admission: {maxGPUsPerPod: 1}"),
+        policy("warned", "priority: 2, action: Warn, admission: {maxGPUsPerPod: 1}"),
+    )
+
+    result = admit(pod(container({"nvidia.com/gpu": "2"})), policies(*documents))
+
+    assert (len(result.reasons), result.warnings) == (1, ())
