@@ -133,7 +133,7 @@ def guarded_containers(review: ReviewedPod) -> tuple[Container, ...]:
 
 def asks_for_gpu(review: ReviewedPod, container: Container) -> bool:
     """Tell whether a container requests a GPU, by its resources or by a claim; an unknown claim counts as one."""
-    if review.gpu_units(container) > 0 or container.name in review.ruling.claimed.containers:
+    if review.gpus.units(container) > 0 or container.name in review.ruling.claimed.containers:
         return True
     resources = review.container_object(container).get("resources") or {}
     return bool(resources.get("claims") and review.ruling.claimed.unknown)
@@ -212,7 +212,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse privileged pods without a GPU request, and pods that mount all devices: they see every GPU."""
     if review.rules.privileged != "Deny":
         return
-    if not (review.asks_for_gpu or review.passthrough_amounts) or review.context.form is PodForm.Ephemeral:
+    if not (review.asks_for_gpu or review.gpus.passthrough) or review.context.form is PodForm.Ephemeral:
         for container in guarded_containers(review):
             if is_privileged(review, container):
                 by = review.rules.by("privileged")

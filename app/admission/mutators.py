@@ -88,7 +88,7 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     elif review.context.form is PodForm.Resize:
         chosen = FOR_RESIZE if review.asks_for_gpu and review.has_our_scheduler else frozenset()
     elif not review.asks_for_gpu:
-        tolerated = review.passthrough_amounts and review.has_our_scheduler
+        tolerated = review.gpus.passthrough and review.has_our_scheduler
         chosen = GUARDS | FOR_CPU_PODS | (frozenset({add_tolerations}) if tolerated else frozenset())
     elif not review.has_our_scheduler:
         chosen = GUARDS | REPAIRS | (FOR_KUBELETS if review.pod.node_name else frozenset())

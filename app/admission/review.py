@@ -26,14 +26,13 @@ from app.admission.reviewed_pod import (
     PodForm,
     ReviewContext,
     ReviewedPod,
+    begin_review,
     is_exempt,
     limited_warnings,
 )
 from app.admission.validators import validators_of
-from app.knowledge.tables import Knowledge
 from app.kube.pod_limits import ANNOTATIONS_BYTES
-from app.kube.pods import DECISION, PREFIX, Pod, read_pod
-from app.policy.compiled import PolicySet
+from app.kube.pods import DECISION, PREFIX, read_pod
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema import Action
@@ -129,8 +128,7 @@ def _fingerprint(review: ReviewedPod) -> str:
             resource,
             *([str(side.get(resource, "")) for side in (container.requests, container.limits)]),
         ]
-        for container in pod.containers
-        for resource in review.gpu_resources_of(container)
+        for container, resource in review.gpus.named
     ]
     annotations = sorted(
         (key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION
@@ -141,8 +139,6 @@ def _fingerprint(review: ReviewedPod) -> str:
 
 NOT_DONE = "not done, "
 """The beginning of the record of a change that a policy keeps from being made."""
-OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
-"""Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,52 +321,10 @@ def _too_many(rules: AdmissionRules, ruling: Ruling) -> tuple[Reason, ...]:
 def _read_review(
     document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext
 ) -> ReviewedPod | None:
-    """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod."""
+    """Read the Pod; None if its namespace is exempt."""
     pod = read_pod(document, namespace)
-    return (
-        None
-        if is_exempt(pod.namespace, labels, context.world.knowledge)
-        else begin_review(document, pod, labels, context)
-    )
-
-
-def begin_review(
-    document: Mapping[str, Any],
-    pod: Pod,
-    labels: Mapping[str, str],
-    context: ReviewContext,
-    level: Action = Action.Enforce,
-) -> ReviewedPod:
-    """Begin the review of a Pod under the ruling that the policies give on what it asks for.
-
-    `labels` are the namespace's.
-    """
-    ruling = context.ruling(pod, labels).at(level)
-    return ReviewedPod(
-        document=document,
-        pod=pod,
-        ruling=ruling,
-        rules=ruling.enforced,
-        context=context,
-        namespace_labels=labels,
-        asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.world.knowledge),
-        has_our_scheduler=has_our_scheduler(pod, ruling, context.world.policies),
-        level=level,
-    )
-
-
-def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
-    """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone."""
-    named = (policy.spec.admission.scheduler_name for policy in policies.policies)
-    ours = pod.scheduler_name in OUR_SCHEDULERS or pod.scheduler_name in named
-    return ours or "scheduler_name" in ruling.enforced.override
-
-
-def _asks_for_gpu(pod: Pod, knowledge: Knowledge) -> bool:
-    is_gpu = knowledge.families.of
-    return any(
-        is_gpu(name) and container.has_nonzero(name) for container in pod.containers for name in container.resources()
-    )
+    exempt = is_exempt(pod.namespace, labels, context.world.knowledge)
+    return None if exempt else begin_review(document, pod, labels, context)
 
 
 def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:

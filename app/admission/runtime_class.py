@@ -31,7 +31,7 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
     if present:
         yield from _warn_of_own_class(review, present)
     claimed = review.ruling.claimed
-    if wanted is None or wanted == present or not review.gpu_resources or claimed.requests or claimed.unknown:
+    if wanted is None or wanted == present or not review.gpus.resources or claimed.requests or claimed.unknown:
         return
     replaces = wanted != AUTO and "runtime_class_name" in review.rules.override
     if present is not None and (not replaces or review.document["spec"].get("overhead")):
@@ -127,7 +127,7 @@ def _class_of(handlers: Sequence[str], classes: Mapping[str, RuntimeClass], grou
 def _missing_runtime(review: ReviewedPod, name: str, found: RuntimeClass, groups: Sequence[NodeGroup]) -> str | None:
     """Say why no node starts pods of the class, or why none needs it as DRA serves the resource; None if some may."""
     if groups and all(_is_served_by_dra(review, group) for group in groups):
-        return f"{NOT_SET}: DRA serves {', '.join(review.gpu_resources)}"
+        return f"{NOT_SET}: DRA serves {', '.join(review.gpus.resources)}"
     if groups and all(lacks_handler(group.node_class, found.handler) for group in groups):
         return f"{NOT_SET}: no node that fits has handler {found.handler[:24]} of RuntimeClass {name[:24]}"
     return None
@@ -142,7 +142,7 @@ def _why_left(review: ReviewedPod, name: str, found: RuntimeClass, groups: Seque
     selected = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
     unneeded = [group.node_class.runtime_class_unneeded for group in groups]
     if any(_is_served_by_dra(review, group) for group in groups):
-        return f"DRA serves {', '.join(review.gpu_resources)} on some nodes that fit"
+        return f"DRA serves {', '.join(review.gpus.resources)} on some nodes that fit"
     if any(lacks_handler(group.node_class, found.handler) for group in groups):
         return f"some nodes that fit lack handler {found.handler[:24]} of RuntimeClass {name[:24]}"
     if any(group.node_class.runtime_class_unneeded and group.node_class.runtime_handlers is None for group in groups):
@@ -155,7 +155,7 @@ def _why_left(review: ReviewedPod, name: str, found: RuntimeClass, groups: Seque
 
 
 def _is_served_by_dra(review: ReviewedPod, group: NodeGroup) -> bool:
-    return any(resource in group.node_class.dra_resources for resource in review.gpu_resources)
+    return any(resource in group.node_class.dra_resources for resource in review.gpus.resources)
 
 
 def _obstacle(review: ReviewedPod, name: str, selector: Mapping[str, str]) -> str | None:

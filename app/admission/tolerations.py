@@ -26,8 +26,8 @@ def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
         return []
     present = _present_tolerations(review.document)
     node_taints = taints_of_fitting_nodes(review)
-    elsewhere = (name for name, _ in review.passthrough_amounts)
-    own_keys = {*review.gpu_resources, *elsewhere, *(family.whole for family in review.families())}
+    elsewhere = (name for name, _ in review.gpus.passthrough)
+    own_keys = {*review.gpus.resources, *elsewhere, *(family.whole for family in review.families())}
     needed: list[Toleration] = []
     for key in _allowed_keys(review):
         taints = {taint for taint in node_taints if taint[0] == key}
@@ -53,8 +53,8 @@ def keys_added_with_nodes(ruling: Ruling, families: Families) -> frozenset[str]:
 
 def _allowed_keys(review: ReviewedPod) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the requested families, and those of the policies."""
-    elsewhere = (name for name, _ in review.passthrough_amounts)
-    return _keys_of(review.families(), (*review.gpu_resources, *elsewhere), review.rules)
+    elsewhere = (name for name, _ in review.gpus.passthrough)
+    return _keys_of(review.families(), (*review.gpus.resources, *elsewhere), review.rules)
 
 
 def _keys_of(families: Iterable[Family], resources: Iterable[str], rules: AdmissionRules) -> tuple[str, ...]:

@@ -95,59 +95,51 @@ def pod_level_gpus(document: Mapping[str, Any], families: Families) -> list[str]
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse fractions and negative amounts, with the alternative in the message."""
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            for amounts in (container.requests, container.limits):
-                amount = amounts.get(resource)
-                if amount is None:
-                    continue
-                if amount < 0:
-                    yield _container_reason(
-                        container, Code.QuantityNegative, f"asks for a negative amount of {resource}"
-                    )
-                elif amount.denominator != 1 and review.rules.fractional == "Deny":
-                    problem = f"asks for a fraction of {resource}, which Kubernetes gives only as a whole number"
-                    yield _container_reason(container, Code.QuantityFractional, problem)
+    for container, resource in review.gpus.named:
+        for amounts in (container.requests, container.limits):
+            amount = amounts.get(resource)
+            if amount is None:
+                continue
+            if amount < 0:
+                yield _container_reason(container, Code.QuantityNegative, f"asks for a negative amount of {resource}")
+            elif amount.denominator != 1 and review.rules.fractional == "Deny":
+                problem = f"asks for a fraction of {resource}, which Kubernetes gives only as a whole number"
+                yield _container_reason(container, Code.QuantityFractional, problem)
 
 
 def limits_present(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse requests without limits, where the policy denies them."""
     if review.rules.requests_only != "Deny":
         return
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            if resource not in container.limits and container.has_nonzero(resource):
-                problem = f"has {resource} in requests but not in limits{review.rules.by('requests_only')}"
-                yield _container_reason(container, Code.RequestsOnly, problem)
+    for container, resource in review.gpus.named:
+        if resource not in container.limits and container.has_nonzero(resource):
+            problem = f"has {resource} in requests but not in limits{review.rules.by('requests_only')}"
+            yield _container_reason(container, Code.RequestsOnly, problem)
 
 
 def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse requests that differ from limits, where the policy denies them."""
     if review.rules.mismatch != "Deny":
         return
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            both = resource in container.limits and resource in container.requests
-            if both and container.limits[resource] != container.requests[resource]:
-                problem = f"requests another amount of {resource} than its limit{review.rules.by('mismatch')}"
-                yield _container_reason(container, Code.RequestLimitMismatch, problem)
+    for container, resource in review.gpus.named:
+        both = resource in container.limits and resource in container.requests
+        if both and container.limits[resource] != container.requests[resource]:
+            problem = f"requests another amount of {resource} than its limit{review.rules.by('mismatch')}"
+            yield _container_reason(container, Code.RequestLimitMismatch, problem)
 
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod that asks for more GPUs than the policy allows."""
-    units = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts))
     if review.rules.max_gpus_per_pod is None:
         return
+    units = sum(amount for _, amount in (*review.gpus.amounts, *review.gpus.passthrough))
     if (problem := review.rules.too_many(units, review.ruling.claimed.most, _by_whom(review))) is not None:
         yield problem
 
 
 def _by_whom(review: ReviewedPod) -> str:
     """Name the containers that ask for GPUs, with their amounts; empty for one. Claims belong to the whole pod."""
-    asked = {
-        container.name: sum(-int(-container.requested(name) // 1) for name in review.gpu_resources_of(container))
-        for container in review.pod.containers
-    }
+    asked = {container.name: review.gpus.units(container) for container in review.pod.containers}
     shown = [f"{name[:63]} {units}" for name, units in asked.items() if units > 0]
     return f" ({', '.join(shown)})" if len(shown) > 1 else ""
 
@@ -241,14 +233,13 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     demand = review.ruling.demand
     if not any(amount > 1 for _, amount in demand.max_per_container):
         return
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            amount = container.requested(resource)
-            if amount > 1 and (
-                resource.endswith(".shared") or _always_shared(demand, review.context.world.fleet, resource)
-            ):
-                problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
-                yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
+    for container, resource in review.gpus.named:
+        amount = container.requested(resource)
+        if amount > 1 and (
+            resource.endswith(".shared") or _always_shared(demand, review.context.world.fleet, resource)
+        ):
+            problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
+            yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
 
 
 @lru_cache(maxsize=256)
@@ -319,8 +310,8 @@ OF_AMOUNTS: frozenset[Validator] = frozenset({memory_equals_limits, amounts_per_
 def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     """List the validators that apply to the object."""
     if review.context.form is PodForm.Resize:
-        concerned = review.asks_for_gpu or review.passthrough_amounts
+        concerned = review.asks_for_gpu or review.gpus.passthrough
         return tuple(validator for validator in VALIDATORS if validator in OF_AMOUNTS and concerned)
-    if (review.asks_for_gpu or review.passthrough_amounts) and review.context.form is not PodForm.Ephemeral:
+    if (review.asks_for_gpu or review.gpus.passthrough) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.review import has_our_scheduler
+from app.admission.reviewed_pod import has_our_scheduler
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of

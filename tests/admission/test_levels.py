@@ -8,8 +8,7 @@ import pytest
 
 from app.admission.json_patch import apply
 from app.admission.mutators import MUTATOR_RULES, Mutator
-from app.admission.review import begin_review
-from app.admission.reviewed_pod import ReviewedPod
+from app.admission.reviewed_pod import ReviewedPod, begin_review
 from app.kube.pods import read_pod
 from app.policy.merge_admission import AdmissionRules
 from tests.admission.mutated import admit, fleet

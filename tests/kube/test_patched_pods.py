@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.admission.json_patch import Operation
-from app.admission.review import begin_review
+from app.admission.reviewed_pod import begin_review
 from app.kube.pods import read_pod
 from tests.builders import gpus, pod, setting
 
