@@ -64,9 +64,6 @@ FOR_QUEUED: frozenset[Mutator] = frozenset({add_tolerations, add_affinity})
 FOR_KUBELETS: frozenset[Mutator] = frozenset({add_affinity})
 """Mutators for pods with spec.nodeName of any scheduler: the kubelet enforces what they write."""
 
-CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
-"""Mutators that change which container asks for what; after them the pod gets a new ruling."""
-
 GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
@@ -99,3 +96,16 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
         for mutator, rule in MUTATOR_RULES
         if mutator in chosen and (rule is None or getattr(review.rules, rule) is not getattr(_NO_RULES, rule))
     )
+
+
+def run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
+    """Run the mutators in order, each on what the earlier ones left."""
+    changes: list[tuple[Mutator, PodChange]] = []
+    for mutator in mutators_of(review):
+        done = list(mutator(review))
+        changes += [(mutator, change) for change in done]
+        operations = [operation for change in done for operation in change.operations]
+        if not operations:
+            continue
+        review = review.with_operations(operations)
+    return review, changes

@@ -53,7 +53,7 @@ def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
         if per_gpu is None or _set_on_pod(review, resource):
             continue
         for container in review.gpu_containers():
-            amount = multiply_quantity(per_gpu, review.gpus.units(container))
+            amount = multiply_quantity(per_gpu, review.gpus.units_of(container))
             present = resource in container.requests or resource in container.limits
             if present and (
                 not _overrides(review, f"{resource}_per_gpu")

@@ -32,7 +32,9 @@ def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
     document: Any = review.document
     operations: tuple[Operation, ...] = ()
     for container, resource in review.gpus.named:
-        change = _repair(review, document := apply(document, operations), container, resource)
+        if operations:
+            document = apply(document, operations)
+        change = _repair(review, document, container, resource)
         operations = change.operations if change is not None else ()
         if change is not None:
             yield change
@@ -116,7 +118,7 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
         yield _replacement(review, whole, offers[0].resource, why)
         return
     sizes: dict[str, int] = {}
-    for group in fitting_groups(review.ruling.demand, review.context.world.fleet):
+    for group in review.fitting:
         label, memory = group.label(PRODUCT), group.node_class.memory_mib
         if label and memory and _pod_may_use(review, group):
             sizes[label] = min(memory, sizes.get(label, memory))

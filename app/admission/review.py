@@ -17,7 +17,7 @@ import msgspec
 
 from app.admission.claim_review import ReviewedClaim
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of
+from app.admission.mutators import FOR_QUEUED, REPAIRS, Mutator, run_mutators
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     RUNNING,
@@ -30,7 +30,7 @@ from app.admission.reviewed_pod import (
     is_exempt,
     limited_warnings,
 )
-from app.admission.validators import validators_of
+from app.admission.validators import run_validators
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX, read_pod
 from app.policy.match import Ruling
@@ -201,9 +201,9 @@ def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
 def _mutated(review: ReviewedPod) -> ReviewResult:
     # 1. What is changed, and why the result is refused; what policies that only warn would change and refuse besides.
     document = review.document
-    review, changes = _run_mutators(review)
+    review, changes = run_mutators(review)
     milder, warned_changes = _run_milder(review, Action.Warn)
-    reasons, warned_reasons = _run_validators(review, milder)
+    reasons, warned_reasons = run_validators(review, milder)
     if reasons:
         return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
     # 2. The record: the changes, those that milder policies withhold, and the annotation about them.
@@ -216,12 +216,13 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
     operations = [operation for change in applied for operation in change.operations]
     decision, decision_warnings = _decision(review, record, changed=bool(operations))
     # 3. The answer.
+    recorded, of_ruling = _is_recorded(review), _ruling_warnings(review)
     warnings = [
         *warned_reasons,
         *ignored_labels(review.pod.labels),
         *(change.warning for change in applied if change.warning),
         *warned,
-        *(_ruling_warnings(review) if _is_recorded(review) else ()),
+        *(of_ruling if recorded else ()),
         *(
             f"{claim} is not known yet, so gpu-usher cannot tell whether the pod claims GPUs"
             for claim in review.ruling.claimed.unknown
@@ -229,7 +230,7 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         *decision_warnings,
     ]
     operations += decision
-    if not (_is_recorded(review) or operations or warnings or record):
+    if not (recorded or operations or warnings or record):
         return UNCONCERNED
     # Of a template's changes some are left out, so that the others are applied once more, by themselves.
     is_template = review.context.form in TEMPLATES
@@ -257,11 +258,11 @@ def validate(
     if review is None:
         return UNCONCERNED
     if review.context.form in TEMPLATES:
-        review, _ = _run_mutators(review)
+        review, _ = run_mutators(review)
         milder, _ = _run_milder(review, Action.Warn)
     else:
         milder = review.at(Action.Warn)
-    reasons, warned_reasons = _run_validators(review, milder)
+    reasons, warned_reasons = run_validators(review, milder)
     if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
     return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
@@ -327,21 +328,6 @@ def _read_review(
     return None if exempt else begin_review(document, pod, labels, context)
 
 
-def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
-    """Run the mutators in order, each on what the earlier ones left; a pod with changed amounts gets a new ruling."""
-    changes: list[tuple[Mutator, PodChange]] = []
-    for mutator in mutators_of(review):
-        done = list(mutator(review))
-        changes += [(mutator, change) for change in done]
-        operations = [operation for change in done for operation in change.operations]
-        if not operations:
-            continue
-        review = review.with_operations(operations)
-        if mutator in CHANGING_AMOUNTS:
-            review = begin_review(review.document, review.pod, review.namespace_labels, review.context, review.level)
-    return review, changes
-
-
 def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
     """Tell whether a change is applied. A template gets repairs, what Kueue reads of it, and warnings."""
     if review.context.form not in TEMPLATES or mutator in REPAIRS or not change.operations:
@@ -352,7 +338,7 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
 def _run_milder(review: ReviewedPod, level: Action) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
     """Run the mutators under what policies of a milder action say too, on the pod as what is enforced left it."""
     milder = review.at(level)
-    return (review, []) if milder is review else _run_mutators(milder)
+    return (review, []) if milder is review else run_mutators(milder)
 
 
 def _withheld(
@@ -367,19 +353,10 @@ def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tu
     """Write the decision annotation into a pod; a template that carries one gets a warning. (operations, warnings)."""
     if review.context.form is PodForm.Pod:
         operations = record_decision(review, record, changed)
-        if operations and forged(review):
+        if operations and DECISION in review.pod.annotations and forged(review):
             done = "removed" if operations[0].op == "remove" else "rewritten"
             return operations, [f"{DECISION} did not match the pod and was {done}"]
         return operations, []
     if review.context.form in TEMPLATES and DECISION in review.pod.annotations:
         return [], [reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message]
     return [], []
-
-
-def _run_validators(review: ReviewedPod, milder: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
-    """Run every validator: (reasons to refuse, warnings of what policies that only warn would refuse)."""
-    reasons = tuple(dict.fromkeys(problem for validator in validators_of(review) for problem in validator(review)))
-    if milder is review:
-        return reasons, []
-    warned = (problem for validator in validators_of(milder) for problem in validator(milder))
-    return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]

@@ -5,9 +5,8 @@ The limits of what a review answers in words are here too, so that every text ke
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.policy.schema import Action
 from app.values.reasons import Reason
+from app.world.fleet_facts import NodeGroup, fitting_groups
 from app.world.world import World
 
 WARNING_LIMIT = 256
@@ -92,22 +92,22 @@ class RequestedGPUs:
     """The GPUs that a pod requests by resources, as one reading of the pod has them.
 
     `resources` are the GPU resources of which some container requests an amount other than zero, sorted. `named` are
-    the containers with each of these that they name, amounts of zero included. `amounts` are pairs of a GPU resource
-    and the units of the whole pod. `passthrough` are those of resources of others (Family.elsewhere): (resource, GPUs
-    or shares). `families` are the vendors of all of these.
+    the containers with each of these that they name, amounts of zero included. `units` are the GPUs, MIG slices or
+    shares of each container that asks for one, by its list and its index; fractions are rounded up. `amounts` are pairs
+    of a GPU resource and the units of the whole pod. `passthrough` are those of resources of others (Family.elsewhere):
+    (resource, GPUs or shares). `families` are the vendors of all of these.
     """
 
     resources: tuple[str, ...] = ()
     named: tuple[tuple[Container, str], ...] = ()
+    units: Mapping[tuple[str, int], int] = field(default_factory=dict)
     amounts: tuple[tuple[str, int], ...] = ()
     passthrough: tuple[tuple[str, int], ...] = ()
     families: tuple[Family, ...] = ()
 
-    def units(self, container: Container) -> int:
-        """Count the GPUs, MIG slices or shares that a container asks for; a fraction is rounded up."""
-        place = container.list_name, container.index
-        asked = ((one, name) for one, name in self.named if (one.list_name, one.index) == place)
-        return sum(-int(-one.requested(name) // 1) for one, name in asked)
+    def units_of(self, container: Container) -> int:
+        """Count the GPUs, MIG slices or shares that a container asks for."""
+        return self.units.get((container.list_name, container.index), 0)
 
 
 NO_GPUS = RequestedGPUs()
@@ -121,24 +121,26 @@ def requested_gpus(pod: Pod, families: Families) -> RequestedGPUs:
         return NO_GPUS
     amounts = pod.amounts()
     asked = [name for name in known if any(container.has_nonzero(name) for container in pod.containers)]
-    passed = [(name, -(-_rounded_up(amounts[name]) // row.per_gpu)) for name in others
+    named = [
+        (container, name)
+        for container in pod.containers
+        for name in asked
+        if name in container.requests or name in container.limits
+    ]
+    units: dict[tuple[str, int], int] = {}
+    for container, name in named:
+        place = container.list_name, container.index
+        units[place] = units.get(place, 0) - int(-container.requested(name) // 1)
+    passed = [(name, -int(-amounts[name] // row.per_gpu)) for name in others
               if amounts[name] > 0 and (row := families.elsewhere(name))]  # fmt: skip
     return RequestedGPUs(
         resources=tuple(asked),
-        named=tuple(
-            (container, name)
-            for container in pod.containers
-            for name in asked
-            if name in container.requests or name in container.limits
-        ),
-        amounts=tuple((name, _rounded_up(amounts[name])) for name in asked if amounts[name] > 0),
+        named=tuple(named),
+        units={place: count for place, count in units.items() if count > 0},
+        amounts=tuple((name, -int(-amounts[name] // 1)) for name in asked if amounts[name] > 0),
         passthrough=tuple(passed),
         families=tuple(dict.fromkeys((*(known[name] for name in asked), *(others[name] for name, _ in passed)))),
     )
-
-
-def _rounded_up(amount: Fraction) -> int:
-    return -int(-amount // 1)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class ReviewedPod:
 
     `document` is the Pod as earlier mutators left it, or the pod template.
     `level` is the mildest action whose rules are applied, and `ruling` and `rules` are those of this level.
-    `gpus` are the GPUs that the pod requests by resources.
+    `gpus` are the GPUs that the pod requests by resources, and `families` the vendors of these and of those that it
+    claims. `fitting` are the node groups that could serve a pod with GPUs, now or once other pods are gone.
     `asks_for_gpu` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
     `has_our_scheduler` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
     """
@@ -159,14 +162,20 @@ class ReviewedPod:
     context: ReviewContext
     namespace_labels: Mapping[str, str]
     gpus: RequestedGPUs
+    families: tuple[Family, ...]
+    fitting: tuple[NodeGroup, ...]
     asks_for_gpu: bool
     has_our_scheduler: bool
     level: Action = Action.Enforce
 
     def at(self, level: Action) -> "ReviewedPod":
         """Return the review at a milder level; itself where no policy of that action says more."""
-        ruling = self.ruling.at(level)
-        return self if ruling is self.ruling else replace(self, ruling=ruling, rules=ruling.enforced, level=level)
+        ruling, fitting = ruling_at(self.ruling, level), self.fitting
+        if ruling is self.ruling:
+            return self
+        if ruling.demand is not self.ruling.demand:
+            fitting = fitting_groups(ruling.demand, self.context.world.fleet)
+        return replace(self, ruling=ruling, rules=ruling.enforced, fitting=fitting, level=level)
 
     @cached_property
     def former_containers(self) -> Mapping[str, Container]:
@@ -181,23 +190,21 @@ class ReviewedPod:
     def with_operations(self, operations: Sequence[Operation]) -> "ReviewedPod":
         """Return the review of the pod with the operations applied; it is read again if they change what is read of it.
 
-        Raises PatchError if an operation does not apply, which is a bug of gpu-usher.
+        There is a new ruling on a pod that asks for other GPUs then. Raises PatchError if an operation does not apply,
+        which is a bug of gpu-usher.
         """
-        document = apply(self.document, operations)
         if all(operation.path[:2] in NOT_OF_A_POD for operation in operations):
-            return replace(self, document=document)
-        pod = read_pod(document, self.pod.namespace, self._containers_by_object())
-        families = self.context.world.knowledge.families
-        return replace(self, document=document, pod=pod, gpus=requested_gpus(pod, families))
-
-    def ruled_again(self, operations: Sequence[Operation]) -> "ReviewedPod":
-        """Return the review of the pod with operations that change what it asks for: there is a new ruling on it."""
-        document = apply(self.document, operations)
-        pod = read_pod(document, self.pod.namespace, self._containers_by_object())
+            return replace(self, document=apply(self.document, operations))
+        known, document = self._containers_by_object(), apply(self.document, operations)
+        pod = read_pod(document, self.pod.namespace, known)
+        gpus = requested_gpus(pod, self.context.world.knowledge.families)
+        before, after = ((one.units, one.amounts, one.passthrough) for one in (self.gpus, gpus))
+        if before == after and pod.claims == self.pod.claims:
+            return replace(self, document=document, pod=pod, gpus=gpus)
         return begin_review(document, pod, self.namespace_labels, self.context, self.level)
 
     def _containers_by_object(self) -> Mapping[int, Container]:
-        spec = self.document["spec"]
+        spec = self.document.get("spec") or {}
         containers = (*self.pod.containers, *self.pod.ephemeral)
         return {id(spec[container.list_name][container.index]): container for container in containers}
 
@@ -211,17 +218,23 @@ class ReviewedPod:
         document: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
         return document
 
-    def families(self) -> tuple[Family, ...]:
-        """List the GPU families of what the pod asks for, by resource or by DRA claim."""
-        return tuple(dict.fromkeys((*self.gpus.families, *self.ruling.claimed.families)))
-
     def gpu_containers(self) -> Iterator[Container]:
         """Iterate over the containers that ask for a GPU in their resources; a DRA claim alone does not count."""
-        return (container for container in self.pod.containers if self.gpus.units(container) > 0)
+        return (container for container in self.pod.containers if self.gpus.units_of(container) > 0)
 
 
 OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
 """Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone."""
+
+
+def ruling_at(ruling: Ruling, level: Action) -> Ruling:
+    """Return the ruling in which rules of a milder action are enforced too; the same where they say no more."""
+    if level is Action.Enforce:
+        return ruling
+    rules, demand = ruling.warned if level is Action.Warn else ruling.audited, ruling.demand.warned
+    if demand is None and rules == ruling.enforced:
+        return ruling
+    return replace(ruling, enforced=rules, demand=demand or ruling.demand)
 
 
 def begin_review(
@@ -236,7 +249,10 @@ def begin_review(
     `labels` are the namespace's. A pod that asks for zero GPUs is no GPU pod.
     """
     gpus = requested_gpus(pod, context.world.knowledge.families)
-    ruling = context.ruling(pod, labels).at(level)
+    world = context.world
+    ruling = ruling_at(world.rulings.of(pod, labels, world.policies, world.state.devices), level)
+    has_gpus = bool(ruling.claimed.classes or gpus.families)
+    our_scheduler = has_our_scheduler(pod, ruling, context.world.policies)
     return ReviewedPod(
         document=document,
         pod=pod,
@@ -245,8 +261,10 @@ def begin_review(
         context=context,
         namespace_labels=labels,
         gpus=gpus,
+        families=tuple(dict.fromkeys((*gpus.families, *ruling.claimed.families))),
+        fitting=fitting_groups(ruling.demand, context.world.fleet) if has_gpus else (),
         asks_for_gpu=bool(ruling.claimed.classes or gpus.resources),
-        has_our_scheduler=has_our_scheduler(pod, ruling, context.world.policies),
+        has_our_scheduler=our_scheduler,
         level=level,
     )
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validators: why a GPU pod is refused. `no_idle_gpus`, with the idle threshold, judges the use of its namespace.
 
-The table of all validators is at the end. Privileged containers of pods with a GPU are judged here (`unprivileged`);
-those of pods without one, which reach the node's devices, in device_guard.py.
+The table of all validators is at the end. Those of devices without a request are in device_guard.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.admission.claim_review import claims_restricted, leaves_to_pods
-from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
+from app.admission.device_guard import devices_asked_for, devices_not_mounted, node_not_reached, unprivileged
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, is_refused, similar_resources
 from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
@@ -19,7 +18,6 @@ from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.demand import Demand
 from app.policy.schema_admission import Idle
-from app.values.json_members import object_if_any
 from app.values.quantity import parse_quantity, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 from app.world.fleet_facts import FleetFacts, fitting_groups
@@ -75,7 +73,7 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
         problem = f"spec.resources of the pod names {name[:63]}, which the API server refuses there"
         yield reason(Code.ResourceNameInvalid, problem)
     for container in review.pod.containers:
-        for name in filter(is_refused, container.resources()):
+        for name in sorted(filter(is_refused, {*container.requests, *container.limits})):
             offered = (
                 resource for group in review.context.world.fleet.node_groups for resource, _ in group.node_class.offered
             )
@@ -87,8 +85,8 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
 
 def pod_level_gpus(document: Mapping[str, Any], families: Families) -> list[str]:
     """List the GPU resources among the resources of the pod itself."""
-    resources = object_if_any(object_if_any(document, "spec"), "resources")
-    names = (name for kind in ("limits", "requests") for name in object_if_any(resources, kind))
+    resources = (document.get("spec") or {}).get("resources") or {}  # read_pod has checked the types
+    names = (name for kind in ("limits", "requests") for name in resources.get(kind) or ())
     gives_gpus = (families.of, families.implicit_class, families.passthrough_family)
     return [name for name in dict.fromkeys(names) if any(known(name) for known in gives_gpus)]
 
@@ -139,7 +137,7 @@ def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
 
 def _by_whom(review: ReviewedPod) -> str:
     """Name the containers that ask for GPUs, with their amounts; empty for one. Claims belong to the whole pod."""
-    asked = {container.name: review.gpus.units(container) for container in review.pod.containers}
+    asked = {container.name: review.gpus.units_of(container) for container in review.pod.containers}
     shown = [f"{name[:63]} {units}" for name, units in asked.items() if units > 0]
     return f" ({', '.join(shown)})" if len(shown) > 1 else ""
 
@@ -189,24 +187,6 @@ def annotations_parse(review: ReviewedPod) -> Iterator[Reason]:
 def policies_agree(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod whose policies and annotations contradict each other."""
     yield from review.ruling.conflicts
-
-
-def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse GPUs that are taken through the environment or a mount instead of being requested."""
-    if review.rules.visible_devices != "Deny":
-        return
-    for access in device_accesses(review):
-        yield reason(Code.VisibleDevicesForbidden, access.words + review.rules.by("visible_devices"))
-
-
-def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse privileged containers in GPU pods, which see every GPU of the node."""
-    if review.rules.privileged != "Deny":
-        return
-    for container in review.pod.containers:
-        if is_privileged(review, container):
-            problem = f"is privileged, which lets it use every GPU of its node{review.rules.by('privileged')}"
-            yield _container_reason(container, Code.PrivilegedGPUPod, problem)
 
 
 def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
@@ -315,3 +295,12 @@ def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     if (review.asks_for_gpu or review.gpus.passthrough) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)
+
+
+def run_validators(review: ReviewedPod, milder: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
+    """Run every validator: (reasons to refuse, warnings of what policies that only warn would refuse)."""
+    reasons = tuple(dict.fromkeys(problem for validator in validators_of(review) for problem in validator(review)))
+    if milder is review:
+        return reasons, []
+    warned = (problem for validator in validators_of(milder) for problem in validator(milder))
+    return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]

@@ -57,14 +57,6 @@ class Ruling:
     origins: tuple[tuple[str, str], ...]
     claimed: ClaimedDevices
 
-    def at(self, level: Action) -> "Ruling":
-        """Return the ruling in which rules of a milder action are enforced too; itself where they say no more."""
-        rules = {Action.Enforce: self.enforced, Action.Warn: self.warned, Action.Audit: self.audited}[level]
-        demand = self.demand.warned if level is not Action.Enforce else None
-        if demand is None and rules == self.enforced:
-            return self
-        return replace(self, enforced=rules, demand=demand or self.demand)
-
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
