@@ -286,9 +286,9 @@ def _review_object(
         result = REVIEWS[verb](subject.document, namespace, labels, context)
     except OversizedPod as error:
         return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
-    operations = tuple(map(subject.operation_on_object, result.operations))
+    moved = map(subject.operation_on_object, result.operations) if subject.path else result.operations
     warnings = limited_warnings((*ignored, *result.warnings)) if ignored else result.warnings
-    return replace(result, concerned=result.concerned or bool(ignored), operations=operations, warnings=warnings)
+    return replace(result, concerned=result.concerned or bool(ignored), operations=tuple(moved), warnings=warnings)
 
 
 def _review_claim(request: Mapping[str, Any], namespace: str, verb: str, core: Core) -> ReviewResult | None:
