@@ -39,7 +39,6 @@ from app.policy.demand import Demand
 from app.policy.match import Ruling, for_every_pod, ruling_for
 from app.policy.needs import FORM_FACTORS, NEEDS, NODE_SELECTOR, NVLINK
 from app.policy.schema_placement import SharingWish
-from app.values.json_members import member
 from app.values.reasons import Code, Reason, counted, reason
 
 CLAIM, TEMPLATE = (
@@ -171,7 +170,7 @@ def is_claim(request: Mapping[str, Any]) -> bool:
 
 
 def _kind(request: Mapping[str, Any]) -> tuple[str, str]:
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     return str(resource.get("group") or ""), str(resource.get("resource"))
 
 
@@ -180,7 +179,7 @@ def read_claim(request: Mapping[str, Any], labels: Mapping[str, str], context: R
 
     Raises MalformedPod, OversizedPod, QuantityError.
     """
-    is_template, document = _kind(request) == TEMPLATE, member(request, "object", dict, "request.")
+    is_template, document = _kind(request) == TEMPLATE, request.get("object")
     operation = request.get("operation"), request.get("subResource") or ""
     if operation not in (("CREATE", ""), ("UPDATE", "status")) or document is None:
         return None

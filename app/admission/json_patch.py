@@ -107,6 +107,12 @@ def put(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Opera
     return Operation("replace" if present else "add", path, value)
 
 
+def append_all(document: Mapping[str, Any], path: tuple[str, ...], values: Iterable[Any]) -> tuple[Operation, ...]:
+    """Build the operations that append values to a list, of which the first adds the list where it is missing."""
+    operations = [Operation("add", (*path, "-"), value) for value in values]
+    return (append(document, path, operations[0].value), *operations[1:]) if operations else ()
+
+
 def append(document: Mapping[str, Any], path: tuple[str, ...], value: Any) -> Operation:
     """Build the one operation that appends to a list, or that adds the list where it is missing."""
     target: Any = document

@@ -17,7 +17,6 @@ from app.admission.review_targets import JOBS, WORKLOADS, ReviewTarget, is_queue
 from app.admission.reviewed_pod import PodForm, ReviewContext, limited_warnings
 from app.knowledge.workload_templates import Path, Workloads, resource_of, values_at
 from app.values.computations import T
-from app.values.json_members import member
 
 MOST_TEMPLATES = 32
 """Templates of one object that are reviewed; Kueue takes at most 18 (kueue v0.19.0 api/kueue/v1beta2 PodSets). The pods
@@ -31,10 +30,10 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
     A suspended one of some kinds, or a suspended Job, may get the label of a queue later. Of a queued one that is
     updated they are those that differ from what is stored. Raises MalformedPod.
     """
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     row = (str(resource.get("group") or ""), str(resource.get("resource")))
-    new = member(request, "object", dict, "request.")
-    old = member(request, "oldObject", dict, "request.")
+    new = request.get("object")
+    old = request.get("oldObject")
     operation = request.get("operation")
     if row not in workloads or new is None or request.get("subResource"):
         return ()

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.review import has_our_scheduler
+from app.admission.reviewed_pod import has_our_scheduler
 from app.cli.certs import ADDRESS_SECONDS
 from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cli.output import Output, names_of, show, show_progress

@@ -150,10 +150,10 @@ class Core:
 
     def world(self) -> World:
         """View the cluster as it stands, under the policies in force; the same object until a part of it is another."""
-        state, idle, made = self.state, self.usage.idle_seconds, self._world
-        parts = self.policies, state.fleet(), state.devices.dra.current, idle
+        state, made = self.state, self._world
+        parts = self.policies, state.fleet(), state.devices.dra.current, self.usage.idle_seconds
         if made is None or any(map(is_not, parts, (made.policies, made.fleet, made.devices, made.idle_seconds))):
-            made = self._world = world_of(state, self.policies, idle_seconds=idle, rulings=self._rulings)
+            made = self._world = world_of(state, self.policies, idle_seconds=parts[3], rulings=self._rulings)
         return made
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.review import has_our_scheduler
-from app.admission.reviewed_pod import is_exempt
+from app.admission.reviewed_pod import has_our_scheduler, is_exempt
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.preview import unbound
-from app.admission.review import OUR_SCHEDULERS
+from app.admission.reviewed_pod import OUR_SCHEDULERS
 from app.admission.validators import pod_level_gpus
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.node_affinity import NODE_AFFINITY, required_terms, value_at
-from app.admission.review import ReviewResult, begin_review, mutate_reviewed
-from app.admission.reviewed_pod import ReviewContext, ReviewedPod, is_exempt
+from app.admission.review import ReviewResult, mutate_reviewed
+from app.admission.reviewed_pod import ReviewContext, ReviewedPod, begin_review, is_exempt
 from app.admission.tolerations import keys_added_with_nodes
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
