@@ -10,7 +10,7 @@ from typing import Any
 from app.admission.json_patch import append_all
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, Family
-from app.kube.node_selectors import toleration_covers
+from app.kube.pods import toleration_covers
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
 from app.world.fleet_facts import Taint

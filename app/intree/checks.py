@@ -14,10 +14,11 @@ from functools import lru_cache
 
 from app.knowledge.gpu_resources import TaintMeaning, meaning_of_taint
 from app.kube.existing_pods import PodAmongOthers
-from app.kube.node_selectors import NodeSelectorTerm, read_terms, toleration_covers
+from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
 from app.kube.pod_object import PodObject, PodSpec, Toleration
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
+from app.kube.pods import toleration_covers
 from app.nodes.model import Node
 from app.values.label_requirements import match_expression
 from app.values.reasons import FunnelStage

@@ -9,9 +9,10 @@ tainttoleration). No score is computed here: nodes are distinguished only if suc
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.kube.node_selectors import DeclaredTerm, NodeSelectorTerm, toleration_covers
+from app.kube.node_selectors import DeclaredTerm, NodeSelectorTerm
 from app.kube.pod_limits import MOST_CONSTRAINTS
 from app.kube.pod_object import NodeAffinity, PodAffinityTerm, PodObject, Toleration
+from app.kube.pods import toleration_covers
 from app.nodes.model import Node
 
 PREFER_NO_SCHEDULE = "PreferNoSchedule"

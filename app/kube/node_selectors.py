@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node selectors, the terms of a pod's node affinity, of a PersistentVolume, a ResourceSlice or an allocation; and what
-a toleration covers."""
+"""Node selectors: the terms of a pod's node affinity, of a PersistentVolume, a ResourceSlice or an allocation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.kube.records import Record, read_record
 from app.values.errors import BadInput
@@ -112,15 +111,3 @@ def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
     return (
         tuple(term.read() for term in selector.node_selector_terms) if isinstance(selector, NodeSelectorObject) else ()
     )
-
-
-def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
-    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
-        return False
-    if toleration.get("key") and toleration.get("key") != other.get("key"):
-        return False
-    if (toleration.get("operator") or "Equal") == "Exists":
-        return True
-    same_value = (toleration.get("value") or "") == (other.get("value") or "")
-    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value

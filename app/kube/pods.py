@@ -372,3 +372,15 @@ def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, i
     """List the GPU resources that a Pod requests as (resource, amount rounded up), sorted; only positive amounts."""
     amounts = sorted(pod.amounts().items())
     return tuple((name, -int(-amount // 1)) for name, amount in amounts if amount > 0 and is_gpu(name))
+
+
+def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
+    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
+        return False
+    if toleration.get("key") and toleration.get("key") != other.get("key"):
+        return False
+    if (toleration.get("operator") or "Equal") == "Exists":
+        return True
+    same_value = (toleration.get("value") or "") == (other.get("value") or "")
+    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value
