@@ -183,7 +183,7 @@ class Amounts(dict[str, Fraction]):
     """Capacities or counters by the names as written, and the policies of those that have one.
 
     Names with a domain are last. `of_model` are the entries that are the same for all devices of a model. Equal amounts
-    are one object, which nobody changes.
+    are one object, which is read only.
     """
 
     __slots__ = ("of_model", "policies")

@@ -239,7 +239,7 @@ class _AllocatedStatus(Record, frozen=True):
 
 
 class ClaimStatus(Record, frozen=True):
-    """What a claim has, who uses it, and what drivers say of its devices."""
+    """The allocation of a claim, the consumers that it is reserved for, and the drivers' conditions of its devices."""
 
     allocation: Allocation | None = None
     reserved_for: Annotated[tuple[_Consumer, ...], Meta(max_length=256)] | None = None

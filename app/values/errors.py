@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE = 401, 403, 404, 409, 410
-"""The HTTP statuses of the API server that are told apart."""
+"""The HTTP statuses of the API server on which callers decide."""
 LONGEST_GUESSED = 200
 """Characters of a word that is compared with others; difflib takes quadratic time."""
 

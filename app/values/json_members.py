@@ -12,9 +12,9 @@ from app.values.computations import T
 from app.values.errors import MalformedPod, OversizedPod
 
 JSONObject = Mapping[str, Any]
-"""An object of Kubernetes, or a part of one, as it was decoded from JSON; nobody changes it."""
+"""An object of Kubernetes, or a part of one, as it was decoded from JSON; it is read only."""
 Object = dict[str, Any]
-"""The same, of one that belongs to whoever reads or makes it."""
+"""The same, which its reader or maker may change."""
 JSON = "application/json"
 
 

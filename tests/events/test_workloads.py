@@ -107,7 +107,7 @@ def test_paths_are_those_of_the_api_server() -> None:
 
 
 @pytest.mark.parametrize(
-    "owners", [None, [], ["x"], [{"controller": True}], [{"controller": False, "kind": "Job", "name": "j", "uid": "u"}]]
+    "owners", [None, [], [{"controller": True}], [{"controller": False, "kind": "Job", "name": "j", "uid": "u"}]]
 )
 def test_object_without_a_whole_controller_has_none(owners: Any) -> None:
     """F139."""

@@ -23,6 +23,7 @@ from app.cluster.watched_kinds import core_kinds
 from app.explain.pending_cause import PendingCause
 from app.kube.pending_pods import PendingPod, read_pending_pod
 from app.kube.pod_object import pod_object
+from app.kube.records import read_record
 from app.server.service import Service
 from app.values.errors import WireError
 from app.web.rendering import age
@@ -64,7 +65,7 @@ def test_list_follows_what_the_watch_says() -> None:
     kind = next(watched for watched in core_kinds(state, book, "x") if watched.name == "pods")
 
     def see(document: Mapping[str, Any]) -> list[str]:
-        kind.put("", document["metadata"]["uid"], kind.read(document))
+        kind.put("", document["metadata"]["uid"], kind.read(read_record(kind.shape, document)))
         return [pending.name for pending in state.pending_pods.values()]
 
     assert see(waiting("a")) == ["a"]
