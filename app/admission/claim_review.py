@@ -36,7 +36,7 @@ from app.placement.class_filters import driver_new_enough
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
 from app.policy.match import Ruling, for_every_pod, ruling_for
-from app.policy.needs import FORM_FACTORS, NEEDS, NODE_SELECTOR, NVLINK
+from app.policy.needs import NEEDS, NODE_SELECTOR, WITH_FACT
 from app.policy.schema_placement import SharingWish
 from app.values.json_members import member
 from app.values.reasons import Code, Reason, counted, reason
@@ -47,7 +47,7 @@ CLAIM, TEMPLATE = (
 SETTINGS = ("accept", "refuse_unknown")
 IN_CLAIMS = ("products", "denied_products", "cuda", "memory_mib", "compute_capability", "sharing", *SETTINGS)
 """The fields of Demand that selectors of a claim can state, and those that say how."""
-NOT_IN_CLAIMS = (NVLINK, FORM_FACTORS, NODE_SELECTOR)
+NOT_IN_CLAIMS = (*(need for need, fact in WITH_FACT if not fact.member), NODE_SELECTOR)
 """Needs that no driver publishes attributes for: node affinity of the pod states them."""
 _NOBODY = read_pod(
     {
@@ -153,7 +153,7 @@ class ReviewedClaim:
     def demanded(self, demand: Demand) -> str:
         """Name what policies demand of the devices, and the policies."""
         stated = [need for need in NEEDS if need.demand_field in IN_CLAIMS]
-        needs = [line for need in stated for line in need.show(getattr(demand, need.demand_field))]
+        needs = [line for need in stated for line in need.lines(demand)]
         return f"{', '.join(needs)} ({self.by})"
 
     @property
@@ -224,5 +224,5 @@ def leaves_to_pods(review: ReviewedPod) -> bool:
         (most is not None and (several or most != every.enforced.max_gpus_per_pod))
         or mine.enforced.per_gpu is not None
         or any(getattr(mine.demand, name) != getattr(every.demand, name) for name in IN_CLAIMS)
-        or any(getattr(mine.demand, need.demand_field) for need in NOT_IN_CLAIMS)
+        or any(need.value(mine.demand) for need in NOT_IN_CLAIMS)
     )

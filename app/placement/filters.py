@@ -15,14 +15,10 @@ from app.kube.numa_zones import NUMAZones, topology_refusal
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.reading import lacks_handler
 from app.placement.class_filters import (
-    compute_capability_high_enough,
     driver_new_enough,
     driver_settled,
-    form_factor_allowed,
     gpus_healthy,
     image_for_machine,
-    interconnect_present,
-    memory_large_enough,
     mig_config_settled,
     mig_profile_offered,
     mig_valid,
@@ -32,6 +28,7 @@ from app.placement.class_filters import (
 )
 from app.placement.mig_slices import exceeds_all_gpus, profiles_of, requested_slices
 from app.policy.demand import Demand, DemandClass
+from app.policy.needs import LEAST_CAPABILITY, WITH_FACT
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
 
@@ -272,11 +269,13 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (several_units_allowed, DecidedBy.NODE),
     (mig_profile_offered, DecidedBy.NODE),
     (driver_new_enough, DecidedBy.NODE),
-    (compute_capability_high_enough, DecidedBy.PRODUCT),
+    (LEAST_CAPABILITY.judge, DecidedBy.PRODUCT),
     (toolkit_targets_gpu, DecidedBy.PRODUCT),
-    (memory_large_enough, DecidedBy.PRODUCT),
-    (interconnect_present, DecidedBy.PRODUCT),
-    (form_factor_allowed, DecidedBy.PRODUCT),
+    *(
+        (need.judge, DecidedBy.PRODUCT if fact.by_product else DecidedBy.NODE)
+        for need, fact in WITH_FACT
+        if need is not LEAST_CAPABILITY
+    ),
     (request_within_node, DecidedBy.NODE),
     (numa_node_large_enough, DecidedBy.NODE),
 )

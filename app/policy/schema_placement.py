@@ -10,6 +10,44 @@ from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.fields import LabelSelector, MemoryText, Merge, StrictMapping, VersionText, described
 
 
+class Rule(Enum):
+    """The parts of a policy whose action can be overridden, by the field that holds them."""
+
+    ExtendedResources = "extendedResources"
+    Tolerations = "tolerations"
+    RuntimeClassName = "runtimeClassName"
+    SchedulerName = "schedulerName"
+    PriorityClassName = "priorityClassName"
+    Affinity = "affinity"
+    MaxGPUsPerPod = "maxGPUsPerPod"
+    Defaults = "defaults"
+    RightSizing = "rightSizing"
+    MIGFallback = "migFallback"
+    ConvertToClaims = "convertToClaims"
+    VisibleDevices = "visibleDevices"
+    Privileged = "privileged"
+    Bypass = "bypass"
+    SharedReplicas = "sharedReplicas"
+    QueuedTemplates = "queuedTemplates"
+    MemoryRequests = "memoryRequests"
+    PerGPU = "perGPU"
+    Idle = "idle"
+    Products = "products"
+    CUDA = "cuda"
+    GPUMemory = "gpuMemory"
+    ComputeCapability = "computeCapability"
+    Sharing = "sharing"
+    Interconnect = "interconnect"
+    FormFactor = "formFactor"
+    NodeSelector = "nodeSelector"
+    NamespaceLimits = "namespaceLimits"
+    Health = "health"
+    UnknownFacts = "unknownFacts"
+    TopologyManager = "topologyManager"
+    Scores = "scores"
+    ScoreSpread = "scoreSpread"
+
+
 class SharingWish(Enum):
     """Which units a pod accepts as a GPU; the order is from lax to strict."""
 

@@ -18,9 +18,9 @@ from app.cluster.files import shipped_policies
 from app.policy.annotations import ANNOTATIONS
 from app.policy.case_document import Case, CaseNode, Expectation
 from app.policy.fields import MERGE_KEYWORD, LabelSelector, merge_rules, model_in
-from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
+from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Spec
 from app.policy.schema_admission import Admission
-from app.policy.schema_placement import Placement
+from app.policy.schema_placement import Placement, Rule
 
 PROSE = Path(__file__).with_suffix(".md")
 CASE = shipped_policies() / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"

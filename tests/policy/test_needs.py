@@ -4,9 +4,10 @@
 from dataclasses import fields
 
 from app.policy.demand import Demand
-from app.policy.needs import NEEDS, Need
-from app.policy.schema import Rule, Spec
+from app.policy.needs import NEEDS
+from app.policy.schema import Spec
 from app.policy.schema_admission import Admission
+from app.policy.schema_placement import Rule
 from app.values.reasons import Code, FunnelStage, ReasonKind
 
 MERGED_APART = {Rule.Health, Rule.UnknownFacts, Rule.Scores, Rule.ScoreSpread}
@@ -53,10 +54,7 @@ def test_every_refusal_for_a_policy_says_which_need_leads_to_it() -> None:
 def test_empty_values_show_nothing() -> None:
     demand = Demand()
 
-    def lines(need: Need[object]) -> list[str]:
-        return list(need.show(getattr(demand, need.demand_field)))
-
-    assert [lines(need) for need in NEEDS] == [[]] * len(NEEDS)
+    assert [list(need.lines(demand)) for need in NEEDS] == [[]] * len(NEEDS)
 
 
 def _placement_fields() -> set[str]:
