@@ -17,6 +17,8 @@ from math import ceil, floor
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
+from pydantic.alias_generators import to_snake
+
 from app.knowledge.mig_profiles import nominal_size, parse_profile, profile_of
 from app.knowledge.products import Product, ProductPattern, Products
 from app.kube.device_facts import NVIDIA_DRIVER
@@ -163,6 +165,11 @@ def choice(choices: Mapping[str, Any]) -> Callable[[str], Any]:
     return parse
 
 
+def several(choices: Mapping[str, Any]) -> Callable[[str], frozenset[Any]]:
+    """Make a parser of several words with commas between them."""
+    return lambda text: frozenset(map(choice(choices), text.split(",")))
+
+
 LONGEST_GUESSED_NAME = 40
 """Characters of a word for which a similar one is searched."""
 DECLARED = {path: merge for path, merge, _ in merge_rules(Placement, ("spec", "placement"))}
@@ -195,14 +202,26 @@ UNSTATED = (None, 0)
 FIELDS = frozenset(one.name for one in fields(Demand))
 
 
+def _reader(name: str, annotation: Annotation | None) -> Callable[[Placement, Products], Any]:
+    """Make the reader of a field: a text is read as in the annotation, and a list is a set of words."""
+
+    def read(placement: Placement, _products: Products) -> Any:
+        value = getattr(placement, name)
+        if isinstance(value, str) and annotation:
+            return annotation.parse(value)
+        return frozenset(getattr(one, "value", one) for one in value) if isinstance(value, tuple) else value
+
+    return read
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Need(Generic[Stated]):
     """One need that sources can state with a value of type `Stated`.
 
     `path` is its field in a policy, or the annotation that alone states it; the rule of that field decides whether it
     applies. `demand_field` is the field of Demand that has the merged value; without such a field it is in
-    `Demand.others`. `read` gives the value in a policy's placement block, None if it states none; None for a need that
-    only an annotation states.
+    `Demand.others`. `read` gives the value in a policy's placement block, None if it states none; by default a text is
+    read as in the annotation, and a list is a set of words.
     `shown` gives the lines of text for a value of Demand, or is the line, with `{}` for what is wanted. `codes` are the
     reasons with which filters and admission refuse a pod for this need.
     `merged` says whether the value of Demand is merged from the stated ones alone, as the field declares. That is not
@@ -215,13 +234,13 @@ class Need(Generic[Stated]):
 
     path: str
     demand_field: str
-    read: Callable[[Placement, Products], Stated | None] | None
     shown: str | Callable[[Any], Iterable[str]]
     codes: tuple[Code, ...] = ()
     annotation: Annotation | None = None
     fact: Fact | None = None
     wrong: str = ""
     wants: str = "{}"
+    read: Callable[[Placement, Products], Stated | None] | None = None
     asked: Callable[[Demand], Any] | None = None
     inferable: bool = False
     merged: bool = True
@@ -239,6 +258,7 @@ class Need(Generic[Stated]):
         object.__setattr__(self, "wanted", self.asked or of_field)
         if self.path in DECLARED:
             object.__setattr__(self, "rule", Rule(self.path.split(".")[2]))
+            object.__setattr__(self, "read", self.read or _reader(to_snake(self.path.split(".")[2]), self.annotation))
 
     def of(self, needs: Needs) -> Stated | None:
         """Give the value that a source states; None if it states none."""
@@ -293,10 +313,6 @@ def _denied(placement: Placement, products: Products) -> tuple[ProductPattern, .
 def _node_selector(placement: Placement, _products: Products) -> tuple[Requirement, ...] | None:
     selector = placement.node_selector
     return selector_requirements(selector.model_dump(by_alias=True)) if selector else None
-
-
-def _form_factors(placement: Placement, _products: Products) -> frozenset[str] | None:
-    return None if placement.form_factor is None else frozenset(form.value for form in placement.form_factor)
 
 
 def _namespace_limits(placement: Placement, products: Products) -> tuple[ProductLimit, ...] | None:
@@ -365,34 +381,33 @@ _PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
 ALLOWED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
     "spec.placement.products.allow",
     "products",
-    _allowed,
     lambda alternatives: ("products " + ", ".join(pattern.text for pattern in any_of) for any_of in alternatives),
     _PRODUCT_CODES,
+    read=_allowed,
 )
 """Product patterns, of which one must match."""
 DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
     "spec.placement.products.deny",
     "denied_products",
-    _denied,
     lambda patterns: (f"not product {pattern.text}" for pattern in patterns),
     _PRODUCT_CODES,
+    read=_denied,
 )
 """Product patterns, of which none may match."""
 LEAST_CUDA: Need[Version] = Need(
     "spec.placement.cuda.minimum",
     "cuda",
-    lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
     lambda needs: map(show_need, needs),
     (Code.DriverTooOld,),
     Annotation("cuda", parse_minimum, '`[">="] N {"." N}`', ("12.4", ">=12"), "at least this CUDA must run there"),
     fact=Fact("CUDA", VERSION_AT_LEAST, attrgetter("cuda")),
     merged=False,
+    read=lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
 )
 """The least CUDA version that must run on the node."""
 LEAST_MEMORY: Need[int] = Need(
     "spec.placement.gpuMemory",
     "memory_mib",
-    lambda placement, _: parse_gpu_memory(placement.gpu_memory) if placement.gpu_memory else None,
     "memory per GPU >= {}",
     (Code.GPUMemoryTooSmall,),
     Annotation(
@@ -424,7 +439,6 @@ LEAST_MEMORY: Need[int] = Need(
 LEAST_CAPABILITY: Need[Version] = Need(
     "spec.placement.computeCapability",
     "compute_capability",
-    lambda placement, _: parse_minimum(placement.compute_capability) if placement.compute_capability else None,
     "compute capability >= {}",
     (Code.ComputeCapabilityTooLow,),
     Annotation("compute-capability", parse_minimum, '`[">="] N {"." N}`', ("8.0", ">=9"), "at least"),
@@ -438,14 +452,13 @@ LEAST_CAPABILITY: Need[Version] = Need(
     ),
     "compute capability too low",
     ">= {}",
-    _least_capability,
+    asked=_least_capability,
     inferable=True,
 )
 """The least compute capability."""
 SHARING: Need[SharingWish] = Need(
     "spec.placement.sharing",
     "sharing",
-    lambda placement, _: placement.sharing,
     lambda wish: [] if wish is SharingWish.Any else [f"sharing {wish.value}"],
     (Code.SharingNotAllowed,),
     Annotation(
@@ -461,7 +474,6 @@ SHARING: Need[SharingWish] = Need(
 MIG_PROFILE: Need[tuple[str, bool]] = Need(
     "gpu-usher.io/mig-profile",
     "mig_profile",
-    None,
     lambda profile: [f"MIG profile {'>= ' if profile[1] else ''}{profile[0]}"] if profile else [],
     annotation=Annotation(
         "mig-profile",
@@ -475,7 +487,6 @@ MIG_PROFILE: Need[tuple[str, bool]] = Need(
 NVLINK: Need[bool] = Need(
     "spec.placement.interconnect",
     "nvlink",
-    lambda placement, _: placement.interconnect == "NVLink" or None,
     lambda required: ["NVLink"] if required else [],
     (Code.InterconnectAbsent,),
     Annotation("interconnect", choice({"nvlink": True}), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"),
@@ -487,7 +498,6 @@ NVLINK: Need[bool] = Need(
 FORM_FACTORS: Need[frozenset[str]] = Need(
     "spec.placement.formFactor",
     "form_factors",
-    _form_factors,
     "form factor {}",
     (Code.FormFactorNotAllowed,),
     fact=Fact("GPU form factor", ONE_OF, attrgetter("form_factor")),
@@ -497,28 +507,28 @@ FORM_FACTORS: Need[frozenset[str]] = Need(
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     "spec.placement.nodeSelector",
     "node_selector",
-    _node_selector,
     lambda requirements: (f"node label {requirement.key}" for requirement in requirements),
     (Code.NodeExcluded,),
+    read=_node_selector,
 )
 """Requirements on the node's labels, all of which must be met."""
 NAMESPACE_LIMITS: Need[tuple[ProductLimit, ...]] = Need(
     "spec.placement.namespaceLimits",
     "namespace_limits",
-    _namespace_limits,
     lambda limits: (
         f"at most {limit.most} {join_with_or([one.text for one in limit.patterns])} in the namespace"
         for limit in limits
     ),
     (Code.NamespaceLimitReached,),
+    read=_namespace_limits,
 )
 """Limits on what the pods of the namespace hold together."""
 TOPOLOGY_MANAGER: Need[bool] = Need(
     "spec.placement.topologyManager",
     "topology_manager",
-    lambda placement, _: placement.topology_manager == "Refuse" or None,
     lambda refuses: ["GPUs as the kubelet's topology manager gives them"] if refuses else [],
     (Code.RequestExceedsNUMANode, Code.InsufficientGPUsOnNUMANode),
+    read=lambda placement, _: placement.topology_manager == "Refuse" or None,
 )
 """Whether a node is refused whose kubelet would refuse the pod."""
 

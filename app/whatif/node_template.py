@@ -68,6 +68,7 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
     taints = tuple(_tolerated(spec.get("tolerations") or ()))
     floors = [need.sufficient(demand.accept) for need in demand.cuda]
     driver = show_driver(max(floors)) if floors else ""
+    labels |= _own_labels(demand)
     labels |= {f"{DRIVER[0]}.major": str(max(floors)[0])} if floors else {}
     return NodeTemplate(
         resources=dict(demand.resources),
@@ -87,7 +88,13 @@ def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str
     driver = {f"{DRIVER[0]}.full": f"{branch}.{NEWEST}.{NEWEST}", f"{DRIVER[0]}.major": branch}
     sliced = {MIG_STRATEGY: "mixed"} if _sliced(demand) else {}
     facts = {key: value for _, fact in WITH_FACT for key, value in fact.template(row).items()}
-    return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **facts, **driver, **sliced}
+    return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **facts, **_own_labels(demand), **driver, **sliced}
+
+
+def _own_labels(demand: Demand) -> dict[str, str]:
+    """Write the labels that a demand wants and that no product decides."""
+    wanted = {fact.label: need.wanted(demand) for need, fact in WITH_FACT if fact.label and not fact.by_product}
+    return {label: min(values) for label, values in wanted.items() if values}
 
 
 def _offered(demand: Demand) -> dict[str, int]:
