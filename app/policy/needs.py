@@ -10,7 +10,7 @@ functions in these modules.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
 from math import ceil, floor
@@ -33,7 +33,7 @@ from app.values.errors import BadInput
 from app.values.label_requirements import Requirement, selector_requirements
 from app.values.quantity import LEAST_GPU_MEMORY, parse_gpu_memory
 from app.values.reasons import Code, Reason, join_with_or, reason
-from app.values.versions import Version, parse_minimum, show_version
+from app.values.versions import Version, entry_since, parse_minimum, show_version
 
 MatchExpression = dict[str, Any]
 ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
@@ -135,6 +135,31 @@ class Fact:
         return None if not value else self.compared.words(value if self.compared.ordered else (value,))
 
 
+def by_capability(names: Mapping[Version, str]) -> Callable[[NodeClass], str | None]:
+    """Name a node's GPUs by their compute capability; `names` are by the first one that has the name."""
+    return lambda node: entry_since(names, node.compute_capability)
+
+
+def fact_of_label(
+    name: str,
+    label: str,
+    words: Mapping[str, tuple[str, ...]],
+    own: Callable[[NodeClass], Any] | None = None,
+    **more: Any,
+) -> Fact:
+    """Make the fact of a label whose values stand for words; what `own` says counts before it."""
+
+    def value(node: NodeClass) -> str | None:
+        text = None if own is not None and node.several_models else node.fact(label)
+        known = own(node) if own is not None else None
+        return known or next((word for word, texts in words.items() if text in texts), None)
+
+    def on_label(key: str, wanted: Iterable[str]) -> tuple[MatchExpression, ...]:
+        return ({"key": key, "operator": "In", "values": sorted({text for word in wanted for text in words[word]})},)
+
+    return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, **more)
+
+
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """The annotation `gpu-usher.io/…` that states a need.
@@ -165,9 +190,13 @@ def choice(choices: Mapping[str, Any]) -> Callable[[str], Any]:
     return parse
 
 
-def several(choices: Mapping[str, Any]) -> Callable[[str], frozenset[Any]]:
-    """Make a parser of several words with commas between them."""
-    return lambda text: frozenset(map(choice(choices), text.split(",")))
+def list_of_words(name: str, words: Iterable[str], example: str, meaning: str) -> Annotation:
+    """Make the annotation that lists some of these words, with commas between them."""
+    parse = choice({word.lower(): word for word in words})
+    item = name.removesuffix("s").rpartition("-")[2].upper()
+    return Annotation(
+        name, lambda text: frozenset(map(parse, text.split(","))), f'`{item} {{"," {item}}}`', (example,), meaning, True
+    )
 
 
 LONGEST_GUESSED_NAME = 40

@@ -2,7 +2,7 @@
 """The `placement` block of a GPUPolicy: where a GPU pod may run, and which nodes are best."""
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -95,6 +95,11 @@ class FormFactor(Enum):
     SXM = "SXM"
     Superchip = "superchip"
     SoC = "SoC"
+
+
+def any_of(description: str, *examples: Any) -> Any:
+    """Describe a list of alternatives, of which policies leave what all of them allow."""
+    return described(Merge.Intersection, description, *examples, default=None, strict=False)
 
 
 MOST_LISTED_PRODUCTS = 128
@@ -270,13 +275,8 @@ class Placement(StrictMapping):
     interconnect: Literal["NVLink"] | None = described(
         Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink", default=None
     )
-    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = described(
-        Merge.Intersection,
-        "any of these; absent: all",
-        ["SXM", "superchip"],
-        ["SXM", "PCIe"],
-        default=None,
-        strict=False,
+    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = any_of(
+        "any of these; absent: all", ["SXM", "superchip"], ["SXM", "PCIe"]
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,
