@@ -163,7 +163,8 @@ RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
 MIG_KEYS = (MIG_STRATEGY, MIG_CONFIG, MIG_STATE, MIG_CAPABLE, MIG_MANAGER)
-FACT_LABELS: tuple[str, ...] = ()
+FAMILY = "nvidia.com/gpu.family"
+FACT_LABELS: tuple[str, ...] = (FAMILY,)
 """The keys whose values a node's class keeps as they are, for the facts of policy/needs.py."""
 SINGLE_KEYS = (
     ARCHITECTURE, PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN, *FACT_LABELS

@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_snake
 from app.knowledge.mig_profiles import nominal_size, parse_profile, profile_of
 from app.knowledge.products import Product, ProductPattern, Products
 from app.kube.device_facts import NVIDIA_DRIVER
-from app.nodes.conditions import COMPUTE, MEMORY
+from app.nodes.conditions import COMPUTE, FAMILY, MEMORY
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import NodeClass, Sharing
 from app.policy.cuda_needs import show_need
@@ -533,6 +533,20 @@ FORM_FACTORS: Need[frozenset[str]] = Need(
     wrong="GPU form factor not allowed",
 )
 """Form factors of the GPU, of which one must match."""
+_SINCE = {(5,): "Maxwell", (6,): "Pascal", (7,): "Volta", (7, 5): "Turing", (8,): "Ampere", (8, 9): "Ada Lovelace"}
+_SINCE |= {(9,): "Hopper", (10,): "Blackwell"}
+"""Architectures by their first compute capability (gpu_products.yaml), as NVML names them. Before v0.17.1 GFD's family
+of Ada Lovelace is ampere (NVIDIA/k8s-device-plugin#943)."""
+_FAMILIES = {name: (name.lower(),) for name in _SINCE.values()} | {"Ada Lovelace": ("ada-lovelace", "ampere")}
+ARCHITECTURES: Need[frozenset[str]] = Need(
+    "spec.placement.architectures",
+    "architectures",
+    "GPU architecture {}",
+    (Code.ArchitectureNotAllowed,),
+    list_of_words("architectures", _FAMILIES, "Hopper, Blackwell", "one of these GPU architectures"),
+    fact_of_label("GPU architecture", FAMILY, _FAMILIES, by_capability(_SINCE), member=f"{ATTRIBUTES}.architecture"),
+    "GPU architecture not allowed",
+)
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     "spec.placement.nodeSelector",
     "node_selector",
@@ -571,6 +585,7 @@ NEEDS: tuple[Need[Any], ...] = (
     MIG_PROFILE,
     NVLINK,
     FORM_FACTORS,
+    ARCHITECTURES,
     NODE_SELECTOR,
     NAMESPACE_LIMITS,
     TOPOLOGY_MANAGER,

@@ -39,6 +39,7 @@ class Rule(Enum):
     Sharing = "sharing"
     Interconnect = "interconnect"
     FormFactor = "formFactor"
+    Architectures = "architectures"
     NodeSelector = "nodeSelector"
     NamespaceLimits = "namespaceLimits"
     Health = "health"
@@ -102,6 +103,7 @@ def any_of(description: str, *examples: Any) -> Any:
     return described(Merge.Intersection, description, *examples, default=None, strict=False)
 
 
+Architecture = Literal["Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"]
 MOST_LISTED_PRODUCTS = 128
 """Items of a list of products, more than twice the rows of gpu_products.yaml; each is compared for each pod."""
 MOST_IMAGES = 256
@@ -277,6 +279,9 @@ class Placement(StrictMapping):
     )
     form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = any_of(
         "any of these; absent: all", ["SXM", "superchip"], ["SXM", "PCIe"]
+    )
+    architectures: tuple[Architecture, ...] | None = any_of(
+        "any of these GPU architectures; absent: all", ["Hopper", "Blackwell"], ["Ampere"]
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,

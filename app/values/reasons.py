@@ -141,6 +141,9 @@ class Code(Enum):
     FormFactorNotAllowed = _node(
         FunnelStage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
+    ArchitectureNotAllowed = _node(
+        FunnelStage.Product, Duration.LASTING, "allow another GPU architecture, or add nodes with such GPUs"
+    )
     RuntimeHandlerAbsent = _node(
         FunnelStage.Selectors,
         Duration.REPORTED,

@@ -20,7 +20,7 @@ from app.policy.case_document import Case, CaseNode, Expectation
 from app.policy.fields import MERGE_KEYWORD, LabelSelector, merge_rules, model_in
 from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Spec
 from app.policy.schema_admission import Admission
-from app.policy.schema_placement import Placement, Rule
+from app.policy.schema_placement import Placement
 
 PROSE = Path(__file__).with_suffix(".md")
 CASE = shipped_policies() / "cases" / "training-packs-before-it-opens-an-idle-node.yaml"
@@ -98,7 +98,7 @@ def _kind(node: Schema, defs: Schema) -> str:
         choices = node.get("enum") or [node["const"]]
         return (
             ", ".join(f"`{choice}`" for choice in choices)
-            if len(choices) <= MOST_CHOICES
+            if len(choices) <= MOST_CHOICES or "title" not in node
             else f"a {node['title'].lower()}"
         )
     if node.get("type") == "array":
@@ -161,10 +161,6 @@ def _annotations(_: str) -> str:
     return "\n".join(lines)
 
 
-def _rules(_: str) -> str:
-    return ", ".join(f"`{rule.value}`" for rule in Rule)
-
-
 def _case(_: str) -> str:
     return f"```yaml\n# cases/{CASE.name}\n{CASE.read_text('utf-8')}```"
 
@@ -176,7 +172,6 @@ MAKERS = {
     "fields": _fields,
     "example": _example,
     "annotations": _annotations,
-    "rules": _rules,
 }
 
 if __name__ == "__main__":
