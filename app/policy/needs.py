@@ -9,7 +9,7 @@ annotation. Where nodes are judged by one Fact about their GPUs, the row has it.
 functions in these modules.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
@@ -144,20 +144,24 @@ def fact_of_label(
     name: str,
     label: str,
     words: Mapping[str, tuple[str, ...]],
-    own: Callable[[NodeClass], Any] | None = None,
-    **more: Any,
+    own: Callable[[NodeClass], str | None] = lambda _: None,
+    otherwise: str | None = None,
+    by_product: bool = True,
+    member: str = "",
 ) -> Fact:
-    """Make the fact of a label whose values stand for words; what `own` says counts before it."""
+    """Make the fact of a label whose values stand for words, all others for `otherwise`; what `own` says counts first.
+
+    The label of a node with several products counts only for a fact that no product decides.
+    """
 
     def value(node: NodeClass) -> str | None:
-        text = None if own is not None and node.several_models else node.fact(label)
-        known = own(node) if own is not None else None
-        return known or next((word for word, texts in words.items() if text in texts), None)
+        text = None if by_product and node.several_models else node.fact(label)
+        return own(node) or next((word for word, texts in words.items() if text in texts), otherwise)
 
     def on_label(key: str, wanted: Iterable[str]) -> tuple[MatchExpression, ...]:
         return ({"key": key, "operator": "In", "values": sorted({text for word in wanted for text in words[word]})},)
 
-    return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, **more)
+    return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, by_product=by_product, member=member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +194,12 @@ def choice(choices: Mapping[str, Any]) -> Callable[[str], Any]:
     return parse
 
 
-def list_of_words(name: str, words: Iterable[str], example: str, meaning: str) -> Annotation:
+def list_of_words(name: str, words: Collection[str], example: str, meaning: str) -> Annotation:
     """Make the annotation that lists some of these words, with commas between them."""
     parse = choice({word.lower(): word for word in words})
-    item = name.removesuffix("s").rpartition("-")[2].upper()
-    return Annotation(
-        name, lambda text: frozenset(map(parse, text.split(","))), f'`{item} {{"," {item}}}`', (example,), meaning, True
-    )
+    item, many = name.removesuffix("s").rpartition("-")[2].upper(), len(words) > 1
+    grammar = f'`{item} {{"," {item}}}`' if many else f"`{example}`"
+    return Annotation(name, lambda text: frozenset(map(parse, text.split(","))), grammar, (example,), meaning, many)
 
 
 LONGEST_GUESSED_NAME = 40
