@@ -326,9 +326,9 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
     """List the parts of a demand that the claim does not express."""
     if (count := sum(one.count for one in devices)) > MOST_CLAIMED_DEVICES:
         yield f"{count} devices: a claim gets at most {MOST_CLAIMED_DEVICES}"
-    for need, fact in WITH_FACT:
+    for row, fact in WITH_FACT:
         instead = "; name the products instead" if fact.by_product else ""
-        for line in need.lines(demand) if not fact.member else ():
+        for line in row.lines(demand) if not fact.member else ():
             yield f"{line}: the driver publishes no attribute for it{instead}"
     if any(wants_share(demand, one.resource) and not one.capacity for one in devices):
         yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by a capacity request"

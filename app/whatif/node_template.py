@@ -93,8 +93,9 @@ def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str
 
 def _own_labels(demand: Demand) -> dict[str, str]:
     """Write the labels that a demand wants and that no product decides."""
-    wanted = {fact.label: need.wanted(demand) for need, fact in WITH_FACT if fact.label and not fact.by_product}
-    return {label: min(values) for label, values in wanted.items() if values}
+    facts = [(fact, need.wanted(demand)) for need, fact in WITH_FACT if fact.label and not fact.by_product]
+    wanted = (expression for fact, words in facts if words for expression in fact.compared.on_label(fact.label, words))
+    return {expression["key"]: expression["values"][0] for expression in wanted}
 
 
 def _offered(demand: Demand) -> dict[str, int]:
