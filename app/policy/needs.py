@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_snake
 from app.knowledge.mig_profiles import nominal_size, parse_profile, profile_of
 from app.knowledge.products import Product, ProductPattern, Products
 from app.kube.device_facts import NVIDIA_DRIVER
-from app.nodes.conditions import COMPUTE, FAMILY, MEMORY
+from app.nodes.conditions import CC_MODE, CC_READY, COMPUTE, FAMILY, MEMORY
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import NodeClass, Sharing
 from app.policy.cuda_needs import show_need
@@ -550,6 +550,25 @@ ARCHITECTURES: Need[frozenset[str]] = Need(
     fact_of_label("GPU architecture", FAMILY, _FAMILIES, by_capability(_SINCE), member=f"{ATTRIBUTES}.architecture"),
     "GPU architecture not allowed",
 )
+_CC_MODES = {"Required": ("on", "ppcie")}
+"""Modes that protect data; devtools does not (docs.nvidia.com/datacenter/cloud-native/confidential-containers)."""
+CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
+    "spec.placement.confidentialComputing",
+    "confidential_computing",
+    "confidential computing",
+    (Code.ConfidentialComputingOff,),
+    list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
+    fact_of_label(
+        "confidential computing",
+        CC_MODE,
+        _CC_MODES,
+        lambda node: "off" if node.fact(CC_READY) == "false" else None,
+        "off",
+        by_product=False,
+    ),
+    "no confidential computing",
+    "cc.mode.state on or ppcie, and cc.ready.state true",
+)
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     "spec.placement.nodeSelector",
     "node_selector",
@@ -589,6 +608,7 @@ NEEDS: tuple[Need[Any], ...] = (
     NVLINK,
     FORM_FACTORS,
     ARCHITECTURES,
+    CONFIDENTIAL_COMPUTING,
     NODE_SELECTOR,
     NAMESPACE_LIMITS,
     TOPOLOGY_MANAGER,

@@ -40,6 +40,7 @@ class Rule(Enum):
     Interconnect = "interconnect"
     FormFactor = "formFactor"
     Architectures = "architectures"
+    ConfidentialComputing = "confidentialComputing"
     NodeSelector = "nodeSelector"
     NamespaceLimits = "namespaceLimits"
     Health = "health"
@@ -282,6 +283,9 @@ class Placement(StrictMapping):
     )
     architectures: tuple[Architecture, ...] | None = any_of(
         "any of these GPU architectures; absent: all", ["Hopper", "Blackwell"], ["Ampere"]
+    )
+    confidential_computing: Literal["Required"] | None = described(
+        Merge.Intersection, "GPUs in a mode of confidential computing, by the CC manager", "Required", default=None
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,

@@ -144,6 +144,9 @@ class Code(Enum):
     ArchitectureNotAllowed = _node(
         FunnelStage.Product, Duration.LASTING, "allow another GPU architecture, or add nodes with such GPUs"
     )
+    ConfidentialComputingOff = _node(
+        FunnelStage.Product, Duration.REPORTED, "set nvidia.com/cc.mode on such nodes, and read the CC manager's log"
+    )
     RuntimeHandlerAbsent = _node(
         FunnelStage.Selectors,
         Duration.REPORTED,

@@ -62,6 +62,31 @@ def test_architecture_is_that_of_the_product_or_else_of_the_family(asked: str, m
     assert refusal(("architectures", asked), made) == message
 
 
+CC = "nvidia.com/cc.mode.state", "nvidia.com/cc.ready.state"
+NOT_CONFIDENTIAL = "no confidential computing: wants cc.mode.state on or ppcie, and cc.ready.state true"
+
+
+@pytest.mark.parametrize(
+    ("mode", "ready", "refused"),
+    [
+        ("on", "true", False),
+        ("ppcie", "true", False),
+        ("on", "false", True),
+        ("devtools", "true", True),
+        ("failed", "false", True),
+        ("off", "false", True),
+        ("", "", True),
+    ],
+)
+def test_confidential_computing_is_what_the_cc_manager_says(mode: str, ready: str, refused: bool) -> None:
+    """A node of which nothing is known does not protect data, whatever the policy says of unknown facts."""
+    labels = {key: value for key, value in zip(CC, (mode, ready), strict=True) if value}
+
+    found = refusal(("confidential-computing", "Required"), node(labels=labels))
+
+    assert found == (NOT_CONFIDENTIAL if refused else None)
+
+
 def test_architectures_are_those_of_the_product_table() -> None:
     """gpu_products.yaml calls Ada Lovelace ada, and the GPU of Jetson Thor by its own name."""
     assert ARCHITECTURES.fact
@@ -77,6 +102,7 @@ def test_architectures_are_those_of_the_product_table() -> None:
         ("architectures", "Hoper", "got 'Hoper', wants"),
         ("architectures", "H100", "got 'H100', wants"),
         ("architectures", "", "got '', wants"),
+        ("confidential-computing", "on", "got 'on', wants required"),
     ],
 )
 def test_annotation_of_no_such_word_is_refused(key: str, asked: str, problem: str) -> None:
@@ -91,6 +117,8 @@ def test_annotation_of_no_such_word_is_refused(key: str, asked: str, problem: st
         (("architectures", "Hopper"), node(labels={FAMILY: "hopper"}), f"{FAMILY} In hopper"),
         (("architectures", "Ada Lovelace"), node(product="NVIDIA-L4", labels={FAMILY: "ampere"}),
          f"{FAMILY} In ada-lovelace,ampere"),
+        (("confidential-computing", "Required"), node(labels=dict(zip(CC, ("on", "true"), strict=True))),
+         f"{CC[0]} In on,ppcie"),
     ],
 )  # fmt: skip
 def test_node_affinity_names_the_label(annotation: tuple[str, str], made: Node, expression: str) -> None:
@@ -125,6 +153,8 @@ def changes(annotation: tuple[str, str], *nodes: dict[str, Any]) -> list[str]:
     [
         (("architectures", "Hopper"), node_document(product="NVIDIA-L4"),
          "set gpu-usher.io/architectures: Hopper, Ada Lovelace instead of Hopper"),
+        (("confidential-computing", "Required"), node_document(),
+         "drop the annotation gpu-usher.io/confidential-computing: Required"),
     ],
 )  # fmt: skip
 def test_smallest_change_allows_what_the_node_has(
@@ -134,8 +164,25 @@ def test_smallest_change_allows_what_the_node_has(
     assert change in changes(annotation, made)
 
 
+def test_template_of_a_new_node_has_the_label_that_no_product_decides() -> None:
+    """F124."""
+    asked = demand(pod(gpus(1), annotations={"confidential-computing": "Required", "products": "H200"}))
+
+    template = node_template(asked, pod(), knowledge())
+
+    assert template.products[0] == "NVIDIA-H200"
+    assert template.labels[CC[0]] == "on"
+
+
+def test_claim_says_what_no_attribute_says() -> None:
+    """F132."""
+    asked = demand(pod(annotations={"confidential-computing": "Required"}))
+
+    assert list(not_expressible(asked, ())) == ["confidential computing: the driver publishes no attribute for it"]
+
+
 def test_template_of_a_new_node_has_products_of_the_architecture() -> None:
-    """F157."""
+    """F124."""
     template = node_template(demand(pod(gpus(1), annotations={"architectures": "Turing"})), pod(), knowledge())
 
     assert template.products == ("NVIDIA-T4G", "Tesla-T4")
