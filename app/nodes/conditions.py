@@ -165,7 +165,8 @@ COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
 MIG_KEYS = (MIG_STRATEGY, MIG_CONFIG, MIG_STATE, MIG_CAPABLE, MIG_MANAGER)
 FAMILY = "nvidia.com/gpu.family"
 CC_MODE, CC_READY = "nvidia.com/cc.mode.state", "nvidia.com/cc.ready.state"
-FACT_LABELS: tuple[str, ...] = (FAMILY, CC_MODE, CC_READY)
+MODE = "nvidia.com/gpu.mode"
+FACT_LABELS: tuple[str, ...] = (FAMILY, CC_MODE, CC_READY, MODE)
 """The keys whose values a node's class keeps as they are, for the facts of policy/needs.py."""
 SINGLE_KEYS = (
     ARCHITECTURE, PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN, *FACT_LABELS

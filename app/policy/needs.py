@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_snake
 from app.knowledge.mig_profiles import nominal_size, parse_profile, profile_of
 from app.knowledge.products import Product, ProductPattern, Products
 from app.kube.device_facts import NVIDIA_DRIVER
-from app.nodes.conditions import CC_MODE, CC_READY, COMPUTE, FAMILY, MEMORY
+from app.nodes.conditions import CC_MODE, CC_READY, COMPUTE, FAMILY, MEMORY, MODE
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import NodeClass, Sharing
 from app.policy.cuda_needs import show_need
@@ -569,6 +569,17 @@ CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
     "no confidential computing",
     "cc.mode.state on or ppcie, and cc.ready.state true",
 )
+_MODES = {mode: (mode,) for mode in ("compute", "graphics", "display")}
+"""By the PCI class of all GPUs of a node (NVIDIA/k8s-device-plugin internal/lm/resource.go getModeForClasses)."""
+GPU_MODES: Need[frozenset[str]] = Need(
+    "spec.placement.gpuMode",
+    "gpu_mode",
+    "GPU mode {}",
+    (Code.GPUModeNotAllowed,),
+    list_of_words("gpu-mode", _MODES, "compute", "one of `compute`, `graphics`, `display`, as GFD labels it"),
+    fact_of_label("GPU mode", MODE, _MODES, by_product=False),
+    "GPU mode not allowed",
+)
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     "spec.placement.nodeSelector",
     "node_selector",
@@ -609,6 +620,7 @@ NEEDS: tuple[Need[Any], ...] = (
     FORM_FACTORS,
     ARCHITECTURES,
     CONFIDENTIAL_COMPUTING,
+    GPU_MODES,
     NODE_SELECTOR,
     NAMESPACE_LIMITS,
     TOPOLOGY_MANAGER,

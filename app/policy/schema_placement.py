@@ -41,6 +41,7 @@ class Rule(Enum):
     FormFactor = "formFactor"
     Architectures = "architectures"
     ConfidentialComputing = "confidentialComputing"
+    GPUMode = "gpuMode"
     NodeSelector = "nodeSelector"
     NamespaceLimits = "namespaceLimits"
     Health = "health"
@@ -286,6 +287,9 @@ class Placement(StrictMapping):
     )
     confidential_computing: Literal["Required"] | None = described(
         Merge.Intersection, "GPUs in a mode of confidential computing, by the CC manager", "Required", default=None
+    )
+    gpu_mode: tuple[Literal["compute", "graphics", "display"], ...] | None = any_of(
+        "any of these modes, by GFD: compute for GPUs that drive no display; absent: all", ["compute"], ["graphics"]
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,

@@ -147,6 +147,9 @@ class Code(Enum):
     ConfidentialComputingOff = _node(
         FunnelStage.Product, Duration.REPORTED, "set nvidia.com/cc.mode on such nodes, and read the CC manager's log"
     )
+    GPUModeNotAllowed = _node(
+        FunnelStage.Product, Duration.LASTING, "allow another mode of the GPU in gpu-usher.io/gpu-mode or the policy"
+    )
     RuntimeHandlerAbsent = _node(
         FunnelStage.Selectors,
         Duration.REPORTED,

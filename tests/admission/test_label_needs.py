@@ -87,6 +87,26 @@ def test_confidential_computing_is_what_the_cc_manager_says(mode: str, ready: st
     assert found == (NOT_CONFIDENTIAL if refused else None)
 
 
+MODE = "nvidia.com/gpu.mode"
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode", "unknown", "message"),
+    [
+        pytest.param("compute", "compute", "Accept", None, id="a data-centre GPU"),
+        pytest.param("compute", "graphics", "Accept", "GPU mode not allowed: wants compute", id="a workstation"),
+        pytest.param("display, graphics", "graphics", "Accept", None, id="one of two"),
+        pytest.param("compute", "unknown", "Accept", None, id="GPUs of two classes"),
+        pytest.param("compute", "unknown", "Refuse", "GPU mode unknown: wants compute", id="which a policy refuses"),
+        pytest.param("compute", None, "Refuse", "GPU mode unknown: wants compute", id="no label"),
+    ],
+)
+def test_mode_is_that_of_the_label(asked: str, mode: str | None, unknown: str, message: str | None) -> None:
+    made = node(product="NVIDIA-RTX-A6000", labels={MODE: mode} if mode else {})
+
+    assert refusal(("gpu-mode", asked), made, unknown) == message
+
+
 def test_architectures_are_those_of_the_product_table() -> None:
     """gpu_products.yaml calls Ada Lovelace ada, and the GPU of Jetson Thor by its own name."""
     assert ARCHITECTURES.fact
@@ -119,6 +139,7 @@ def test_annotation_of_no_such_word_is_refused(key: str, asked: str, problem: st
          f"{FAMILY} In ada-lovelace,ampere"),
         (("confidential-computing", "Required"), node(labels=dict(zip(CC, ("on", "true"), strict=True))),
          f"{CC[0]} In on,ppcie"),
+        (("gpu-mode", "graphics, compute"), node(labels={MODE: "compute"}), f"{MODE} In compute,graphics"),
     ],
 )  # fmt: skip
 def test_node_affinity_names_the_label(annotation: tuple[str, str], made: Node, expression: str) -> None:
@@ -153,6 +174,8 @@ def changes(annotation: tuple[str, str], *nodes: dict[str, Any]) -> list[str]:
     [
         (("architectures", "Hopper"), node_document(product="NVIDIA-L4"),
          "set gpu-usher.io/architectures: Hopper, Ada Lovelace instead of Hopper"),
+        (("gpu-mode", "compute"), node_document(labels={MODE: "graphics"}),
+         "set gpu-usher.io/gpu-mode: compute, graphics instead of compute"),
         (("confidential-computing", "Required"), node_document(),
          "drop the annotation gpu-usher.io/confidential-computing: Required"),
     ],
