@@ -41,7 +41,7 @@ ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FactComparison:
     """How a value is compared with what is wanted, in each language.
 
     `words` writes what is wanted, `eased` the nearest wish that a value meets, as an annotation states it, `on_label`
@@ -72,7 +72,7 @@ def semver(version: Version) -> str:
     return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
 
 
-VERSION_AT_LEAST = Comparison(
+VERSION_AT_LEAST = FactComparison(
     accepts=lambda wanted, value: bool(value >= wanted),
     words=show_version,
     eased=lambda _, value: show_version(value),
@@ -80,7 +80,7 @@ VERSION_AT_LEAST = Comparison(
     in_cel=semver_at_least,
 )
 """A least version; of a label only the major one is compared."""
-MIB_AT_LEAST = Comparison(
+MIB_AT_LEAST = FactComparison(
     accepts=lambda wanted, value: bool(value >= MEMORY_TOLERANCE * wanted),
     words=lambda wanted: f"{wanted} MiB",
     eased=lambda _, value: f"{int(value)}Mi",
@@ -88,7 +88,7 @@ MIB_AT_LEAST = Comparison(
     in_cel=lambda member, wanted: f"{member}.compareTo(quantity('{ceil(MEMORY_TOLERANCE * wanted)}Mi')) >= 0",
 )
 """A least amount of memory, of which a GPU reports a little less (MEMORY_TOLERANCE)."""
-ONE_OF = Comparison(
+ONE_OF = FactComparison(
     accepts=lambda wanted, value: value in wanted,
     words=lambda wanted: join_with_or(sorted(wanted)),
     eased=lambda wanted, value: ", ".join((*sorted(wanted), value)),
@@ -112,7 +112,7 @@ class Fact:
     """
 
     name: str
-    compared: Comparison
+    compared: FactComparison
     own: Callable[[NodeClass], Any]
     of: Callable[[Demand, NodeClass], Any] | None = None
     at_most: Callable[[NodeClass], Any] = lambda _: None

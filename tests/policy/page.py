@@ -18,6 +18,7 @@ from app.cluster.files import shipped_policies
 from app.policy.annotations import ANNOTATIONS
 from app.policy.case_document import Case, CaseNode, Expectation
 from app.policy.fields import MERGE_KEYWORD, LabelSelector, merge_rules, model_in
+from app.policy.needs import NEEDS
 from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Spec
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
@@ -154,10 +155,13 @@ def _example(name: str) -> str:
 
 
 def _annotations(_: str) -> str:
-    lines = ["| `gpu-usher.io/…` | grammar | examples | meaning |", "|---|---|---|---|"]
+    lines = ["| `gpu-usher.io/…` | grammar | examples | meaning | label, attribute |", "|---|---|---|---|---|"]
+    facts = {need.annotation.name: need.fact for need in NEEDS if need.annotation and need.fact}
     for name, annotation in ANNOTATIONS.items():
         shown = ", ".join(f'`"{example}"`' for example in annotation.examples)
-        lines.append(f"| `{name}` | {annotation.grammar} | {shown} | {annotation.meaning} |")
+        fact = facts.get(name)
+        read = ", ".join(f"`{text}`" for text in (fact.label, fact.member.rpartition(".")[2]) if text) if fact else ""
+        lines.append(f"| `{name}` | {annotation.grammar} | {shown} | {annotation.meaning} | {read} |")
     return "\n".join(lines)
 
 
