@@ -8,6 +8,7 @@ now. Both give None if the node fits. Messages name what the pod wants, and no v
 
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 
 from app.knowledge.mig_geometry import place_instances
 from app.knowledge.mig_profiles import profile_of
@@ -28,7 +29,7 @@ from app.placement.class_filters import (
 )
 from app.placement.mig_slices import exceeds_all_gpus, profiles_of, requested_slices
 from app.policy.demand import Demand, DemandClass
-from app.policy.needs import LEAST_CAPABILITY, WITH_FACT
+from app.policy.needs import LEAST_CAPABILITY, UNSTATED, WITH_FACT
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
 
@@ -285,6 +286,15 @@ Causes that waiting cannot change, such as the wrong product, come first. A node
 resources that it lacks meanwhile.
 """
 CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
+
+
+@lru_cache(maxsize=1024)
+def class_filters_of(demand: Demand) -> tuple[ClassFilter, ...]:
+    """List the class filters without those of needs that the demand does not have."""
+    unasked = {need.judge for need, _ in WITH_FACT if need.wanted(demand) in UNSTATED}
+    return tuple(accepts for accepts in CLASS_FILTERS if accepts not in unasked)
+
+
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)
 
 FREE_FILTERS: tuple[FreeFilter, ...] = (

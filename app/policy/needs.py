@@ -391,150 +391,84 @@ def _compute_labels(row: Product) -> dict[str, str]:
 
 
 NVLINK_ONLY = frozenset({"NVLink"})
+_INTERCONNECTS = {True: "NVLink", False: "none", None: None}
 
 
 def _interconnect(demand: Demand, node: NodeClass) -> str | None:
     """Name what joins the GPUs all-to-all; MIG slices have no NVLink."""
-    if (
-        node.sharing is Sharing.MIG
-        or node.mig_profile is not None
-        or any(profile_of(name) for name, _ in demand.resources)
-    ):
-        return "none"
-    return _interconnect_of(node)
-
-
-def _interconnect_of(node: NodeClass) -> str | None:
-    return None if node.nvlink is None else "NVLink" if node.nvlink else "none"
+    sliced = node.sharing is Sharing.MIG or node.mig_profile is not None
+    return "none" if sliced or any(profile_of(name) for name, _ in demand.resources) else _INTERCONNECTS[node.nvlink]
 
 
 _PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
 
 ALLOWED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "spec.placement.products.allow",
-    "products",
+    "spec.placement.products.allow", "products",
     lambda alternatives: ("products " + ", ".join(pattern.text for pattern in any_of) for any_of in alternatives),
-    _PRODUCT_CODES,
-    read=_allowed,
-)
+    _PRODUCT_CODES, read=_allowed,
+)  # fmt: skip
 """Product patterns, of which one must match."""
 DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "spec.placement.products.deny",
-    "denied_products",
+    "spec.placement.products.deny", "denied_products",
     lambda patterns: (f"not product {pattern.text}" for pattern in patterns),
-    _PRODUCT_CODES,
-    read=_denied,
-)
+    _PRODUCT_CODES, read=_denied,
+)  # fmt: skip
 """Product patterns, of which none may match."""
 LEAST_CUDA: Need[Version] = Need(
-    "spec.placement.cuda.minimum",
-    "cuda",
-    lambda needs: map(show_need, needs),
-    (Code.DriverTooOld,),
+    "spec.placement.cuda.minimum", "cuda", lambda needs: map(show_need, needs), (Code.DriverTooOld,),
     Annotation("cuda", parse_minimum, '`[">="] N {"." N}`', ("12.4", ">=12"), "at least this CUDA must run there"),
-    fact=Fact("CUDA", VERSION_AT_LEAST, attrgetter("cuda")),
+    Fact("CUDA", VERSION_AT_LEAST, attrgetter("cuda")),
     merged=False,
     read=lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
-)
+)  # fmt: skip
 """The least CUDA version that must run on the node."""
 LEAST_MEMORY: Need[int] = Need(
-    "spec.placement.gpuMemory",
-    "memory_mib",
-    "memory per GPU >= {}",
-    (Code.GPUMemoryTooSmall,),
-    Annotation(
-        "gpu-memory",
-        lambda text: parse_gpu_memory(text.removeprefix(">=")),
-        '`[">="] AMOUNT`',
-        ("40Gi", ">=80GB"),
-        "at least, per GPU or slice; on shared GPUs also what the pod will use of each",
-    ),
-    Fact(
-        "GPU memory",
-        MIB_AT_LEAST,
-        attrgetter("memory_mib"),
-        _memory_of_unit,
-        attrgetter("memory_at_most"),
-        label=MEMORY,
-        dialect_label="memory_key",
-        by_unit=True,
-        template=lambda row: {MEMORY: str(row.memory_mib)} if row.memory_mib else {},
-        member=f"device.capacity['{NVIDIA_DRIVER}'].memory",
-        optional=True,
-        any_vendor=True,
-    ),
-    "GPU memory too small",
-    ">= {} per GPU",
-    doubt=_implausible_memory,
-)
+    "spec.placement.gpuMemory", "memory_mib", "memory per GPU >= {}", (Code.GPUMemoryTooSmall,),
+    Annotation("gpu-memory", lambda text: parse_gpu_memory(text.removeprefix(">=")), '`[">="] AMOUNT`',
+               ("40Gi", ">=80GB"), "at least, per GPU or slice; on shared GPUs also what the pod will use of each"),
+    Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"), _memory_of_unit, attrgetter("memory_at_most"),
+         label=MEMORY, dialect_label="memory_key", by_unit=True,
+         template=lambda row: {MEMORY: str(row.memory_mib)} if row.memory_mib else {},
+         member=f"device.capacity['{NVIDIA_DRIVER}'].memory", optional=True, any_vendor=True),
+    "GPU memory too small", ">= {} per GPU", doubt=_implausible_memory,
+)  # fmt: skip
 """The least memory of each GPU or MIG slice, in MiB."""
 LEAST_CAPABILITY: Need[Version] = Need(
-    "spec.placement.computeCapability",
-    "compute_capability",
-    "compute capability >= {}",
+    "spec.placement.computeCapability", "compute_capability", "compute capability >= {}",
     (Code.ComputeCapabilityTooLow,),
     Annotation("compute-capability", parse_minimum, '`[">="] N {"." N}`', ("8.0", ">=9"), "at least"),
-    Fact(
-        "compute capability",
-        VERSION_AT_LEAST,
-        attrgetter("compute_capability"),
-        label=f"{COMPUTE[0]}.major",
-        template=_compute_labels,
-        member=f"{ATTRIBUTES}.cudaComputeCapability",
-    ),
-    "compute capability too low",
-    ">= {}",
-    asked=_least_capability,
-    inferable=True,
-)
+    Fact("compute capability", VERSION_AT_LEAST, attrgetter("compute_capability"), label=f"{COMPUTE[0]}.major",
+         template=_compute_labels, member=f"{ATTRIBUTES}.cudaComputeCapability"),
+    "compute capability too low", ">= {}", asked=_least_capability, inferable=True,
+)  # fmt: skip
 """The least compute capability."""
 SHARING: Need[SharingWish] = Need(
-    "spec.placement.sharing",
-    "sharing",
-    lambda wish: [] if wish is SharingWish.Any else [f"sharing {wish.value}"],
-    (Code.SharingNotAllowed,),
-    Annotation(
-        "sharing",
-        choice({wish.value.lower(): wish for wish in SharingWish}),
-        "`Exclusive`, `Shared` or `Any`",
-        ("Exclusive",),
-        "a whole GPU or MIG slice, never a replica; a replica; either",
-    ),
+    "spec.placement.sharing", "sharing",
+    lambda wish: [] if wish is SharingWish.Any else [f"sharing {wish.value}"], (Code.SharingNotAllowed,),
+    Annotation("sharing", choice({wish.value.lower(): wish for wish in SharingWish}), "`Exclusive`, `Shared` or `Any`",
+               ("Exclusive",), "a whole GPU or MIG slice, never a replica; a replica; either"),
     widest="Any",
-)
+)  # fmt: skip
 """Which units the pod accepts as a GPU."""
 MIG_PROFILE: Need[tuple[str, bool]] = Need(
-    "gpu-usher.io/mig-profile",
-    "mig_profile",
+    "gpu-usher.io/mig-profile", "mig_profile",
     lambda profile: [f"MIG profile {'>= ' if profile[1] else ''}{profile[0]}"] if profile else [],
-    annotation=Annotation(
-        "mig-profile",
-        parse_profile,
-        '`[">="] PROFILE`',
-        ("1g.10gb", ">=1g.10gb"),
-        "exactly that slice; with `>=` any that covers it",
-    ),
-)
+    annotation=Annotation("mig-profile", parse_profile, '`[">="] PROFILE`', ("1g.10gb", ">=1g.10gb"),
+                          "exactly that slice; with `>=` any that covers it"),
+)  # fmt: skip
 """A MIG profile, and whether larger profiles qualify too. Only annotations state it."""
 NVLINK: Need[bool] = Need(
-    "spec.placement.interconnect",
-    "nvlink",
-    lambda required: ["NVLink"] if required else [],
+    "spec.placement.interconnect", "nvlink", lambda required: ["NVLink"] if required else [],
     (Code.InterconnectAbsent,),
     Annotation("interconnect", choice({"nvlink": True}), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"),
-    Fact("GPU interconnect", ONE_OF, _interconnect_of, _interconnect),
-    "GPUs are not joined all-to-all",
-    asked=lambda demand: NVLINK_ONLY if demand.nvlink else None,
-)
+    Fact("GPU interconnect", ONE_OF, lambda node: _INTERCONNECTS[node.nvlink], _interconnect),
+    "GPUs are not joined all-to-all", asked=lambda demand: NVLINK_ONLY if demand.nvlink else None,
+)  # fmt: skip
 """GPUs that NVLink joins all-to-all."""
 FORM_FACTORS: Need[frozenset[str]] = Need(
-    "spec.placement.formFactor",
-    "form_factors",
-    "form factor {}",
-    (Code.FormFactorNotAllowed,),
-    fact=Fact("GPU form factor", ONE_OF, attrgetter("form_factor")),
-    wrong="GPU form factor not allowed",
-)
+    "spec.placement.formFactor", "form_factors", "form factor {}", (Code.FormFactorNotAllowed,),
+    fact=Fact("GPU form factor", ONE_OF, attrgetter("form_factor")), wrong="GPU form factor not allowed",
+)  # fmt: skip
 """Form factors of the GPU, of which one must match."""
 _SINCE = {(5,): "Maxwell", (6,): "Pascal", (7,): "Volta", (7, 5): "Turing", (8,): "Ampere", (8, 9): "Ada Lovelace"}
 _SINCE |= {(9,): "Hopper", (10,): "Blackwell"}
@@ -542,89 +476,54 @@ _SINCE |= {(9,): "Hopper", (10,): "Blackwell"}
 of Ada Lovelace is ampere (NVIDIA/k8s-device-plugin#943)."""
 _FAMILIES = {name: (name.lower(),) for name in _SINCE.values()} | {"Ada Lovelace": ("ada-lovelace", "ampere")}
 ARCHITECTURES: Need[frozenset[str]] = Need(
-    "spec.placement.architectures",
-    "architectures",
-    "GPU architecture {}",
-    (Code.ArchitectureNotAllowed,),
+    "spec.placement.architectures", "architectures", "GPU architecture {}", (Code.ArchitectureNotAllowed,),
     list_of_words("architectures", _FAMILIES, "Hopper, Blackwell", "one of these GPU architectures"),
     fact_of_label("GPU architecture", FAMILY, _FAMILIES, by_capability(_SINCE), member=f"{ATTRIBUTES}.architecture"),
     "GPU architecture not allowed",
-)
+)  # fmt: skip
 _CC_MODES = {"Required": ("on", "ppcie")}
 """Modes that protect data; devtools does not (docs.nvidia.com/datacenter/cloud-native/confidential-containers)."""
 CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
-    "spec.placement.confidentialComputing",
-    "confidential_computing",
-    "confidential computing",
+    "spec.placement.confidentialComputing", "confidential_computing", "confidential computing",
     (Code.ConfidentialComputingOff,),
     list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
-    fact_of_label(
-        "confidential computing",
-        CC_MODE,
-        _CC_MODES,
-        lambda node: "off" if node.fact(CC_READY) == "false" else None,
-        "off",
-        by_product=False,
-    ),
-    "no confidential computing",
-    "cc.mode.state on or ppcie, and cc.ready.state true",
-)
+    fact_of_label("confidential computing", CC_MODE, _CC_MODES,
+                  lambda node: "off" if node.fact(CC_READY) == "false" else None, "off", by_product=False),
+    "no confidential computing", "cc.mode.state on or ppcie, and cc.ready.state true",
+)  # fmt: skip
 _MODES = {mode: (mode,) for mode in ("compute", "graphics", "display")}
 """By the PCI class of all GPUs of a node (NVIDIA/k8s-device-plugin internal/lm/resource.go getModeForClasses)."""
 GPU_MODES: Need[frozenset[str]] = Need(
-    "spec.placement.gpuMode",
-    "gpu_mode",
-    "GPU mode {}",
-    (Code.GPUModeNotAllowed,),
+    "spec.placement.gpuMode", "gpu_mode", "GPU mode {}", (Code.GPUModeNotAllowed,),
     list_of_words("gpu-mode", _MODES, "compute", "one of `compute`, `graphics`, `display`, as GFD labels it"),
     fact_of_label("GPU mode", MODE, _MODES, by_product=False),
     "GPU mode not allowed",
-)
+)  # fmt: skip
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
-    "spec.placement.nodeSelector",
-    "node_selector",
-    lambda requirements: (f"node label {requirement.key}" for requirement in requirements),
-    (Code.NodeExcluded,),
+    "spec.placement.nodeSelector", "node_selector",
+    lambda requirements: (f"node label {requirement.key}" for requirement in requirements), (Code.NodeExcluded,),
     read=_node_selector,
-)
+)  # fmt: skip
 """Requirements on the node's labels, all of which must be met."""
 NAMESPACE_LIMITS: Need[tuple[ProductLimit, ...]] = Need(
-    "spec.placement.namespaceLimits",
-    "namespace_limits",
-    lambda limits: (
-        f"at most {limit.most} {join_with_or([one.text for one in limit.patterns])} in the namespace"
-        for limit in limits
-    ),
-    (Code.NamespaceLimitReached,),
-    read=_namespace_limits,
-)
+    "spec.placement.namespaceLimits", "namespace_limits",
+    lambda limits: (f"at most {limit.most} {join_with_or([one.text for one in limit.patterns])} in the namespace"
+                    for limit in limits),
+    (Code.NamespaceLimitReached,), read=_namespace_limits,
+)  # fmt: skip
 """Limits on what the pods of the namespace hold together."""
 TOPOLOGY_MANAGER: Need[bool] = Need(
-    "spec.placement.topologyManager",
-    "topology_manager",
+    "spec.placement.topologyManager", "topology_manager",
     lambda refuses: ["GPUs as the kubelet's topology manager gives them"] if refuses else [],
     (Code.RequestExceedsNUMANode, Code.InsufficientGPUsOnNUMANode),
     read=lambda placement, _: placement.topology_manager == "Refuse" or None,
-)
+)  # fmt: skip
 """Whether a node is refused whose kubelet would refuse the pod."""
 
 NEEDS: tuple[Need[Any], ...] = (
-    ALLOWED_PRODUCTS,
-    DENIED_PRODUCTS,
-    LEAST_CUDA,
-    LEAST_MEMORY,
-    LEAST_CAPABILITY,
-    SHARING,
-    MIG_PROFILE,
-    NVLINK,
-    FORM_FACTORS,
-    ARCHITECTURES,
-    CONFIDENTIAL_COMPUTING,
-    GPU_MODES,
-    NODE_SELECTOR,
-    NAMESPACE_LIMITS,
-    TOPOLOGY_MANAGER,
-)
+    ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, LEAST_MEMORY, LEAST_CAPABILITY, SHARING, MIG_PROFILE, NVLINK,
+    FORM_FACTORS, ARCHITECTURES, CONFIDENTIAL_COMPUTING, GPU_MODES, NODE_SELECTOR, NAMESPACE_LIMITS, TOPOLOGY_MANAGER,
+)  # fmt: skip
 """All needs, in the order in which explain lists them."""
 WITH_FACT = tuple((need, need.fact) for need in NEEDS if need.fact and need.wrong)
 """The needs that are judged by one fact; for CUDA the fact is only what a node offers."""

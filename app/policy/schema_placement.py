@@ -91,15 +91,6 @@ class HealthAction(Enum):
     Refuse = "Refuse"
 
 
-class FormFactor(Enum):
-    """The form factor of a GPU; SXM2 to SXM6 are SXM (column form_factor of gpu_products.yaml)."""
-
-    PCIe = "PCIe"
-    SXM = "SXM"
-    Superchip = "superchip"
-    SoC = "SoC"
-
-
 def any_of(description: str, *examples: Any) -> Any:
     """Describe a list of alternatives, of which policies leave what all of them allow."""
     return described(Merge.Intersection, description, *examples, default=None, strict=False)
@@ -279,7 +270,7 @@ class Placement(StrictMapping):
     interconnect: Literal["NVLink"] | None = described(
         Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink", default=None
     )
-    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = any_of(
+    form_factor: tuple[Literal["PCIe", "SXM", "superchip", "SoC"], ...] | None = any_of(
         "any of these; absent: all", ["SXM", "superchip"], ["SXM", "PCIe"]
     )
     architectures: tuple[Architecture, ...] | None = any_of(
