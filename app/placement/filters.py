@@ -29,7 +29,7 @@ from app.placement.class_filters import (
 )
 from app.placement.mig_slices import exceeds_all_gpus, profiles_of, requested_slices
 from app.policy.demand import Demand, DemandClass
-from app.policy.needs import LEAST_CAPABILITY, UNSTATED, WITH_FACT
+from app.policy.needs import LEAST_CAPABILITY, WITH_FACT
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
 
@@ -290,9 +290,9 @@ CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
 
 @lru_cache(maxsize=1024)
 def class_filters_of(demand: Demand) -> tuple[ClassFilter, ...]:
-    """List the class filters without those of needs that the demand does not have."""
-    unasked = {need.judge for need, _ in WITH_FACT if need.wanted(demand) in UNSTATED}
-    return tuple(accepts for accepts in CLASS_FILTERS if accepts not in unasked)
+    """List the class filters for a demand, without those of needs that it does not have."""
+    of_rows: dict[ClassFilter, ClassFilter | None] = {need.judge: need.filter_for(demand) for need, _ in WITH_FACT}
+    return tuple(filter(None, (of_rows.get(accepts, accepts) for accepts in CLASS_FILTERS)))
 
 
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)

@@ -318,18 +318,31 @@ class Need(Generic[Stated]):
 
     def judge(self, demand: Demand, node: NodeClass) -> Reason | None:
         """Refuse a class of nodes whose fact is not what is wanted, or, if the demand says so, is unknown."""
+        accepts = self.filter_for(demand)
+        return accepts(demand, node) if accepts else None
+
+    def filter_for(self, demand: Demand) -> Callable[[Demand, NodeClass], Reason | None] | None:
+        """Make the filter of a demand, with its reasons; None for a demand without this need."""
         fact, wanted = self.fact, self.wanted(demand)
         if fact is None or wanted in UNSTATED:
             return None
-        value = fact.own(node) if fact.of is None else fact.of(demand, node)
-        unknown = value is None
-        if unknown:
-            value = fact.at_most(node)
-        if value is not None and not fact.compared.accepts(wanted, value):
-            return reason(self.codes[0], self.wrong, self.wants.format(fact.compared.words(wanted)))
-        if unknown and demand.refuse_unknown:
-            return reason(Code.GPUFactsMissing, f"{fact.name} unknown", self.wants.format(fact.compared.words(wanted)))
-        return None
+        wants, accepts, own, of = (
+            self.wants.format(fact.compared.words(wanted)),
+            fact.compared.accepts,
+            fact.own,
+            fact.of,
+        )
+        other, at_most = reason(self.codes[0], self.wrong, wants), fact.at_most
+        missing = reason(Code.GPUFactsMissing, f"{fact.name} unknown", wants) if demand.refuse_unknown else None
+
+        def judge(same_demand: Demand, node: NodeClass) -> Reason | None:
+            value = own(node) if of is None else of(same_demand, node)
+            if value is not None:
+                return None if accepts(wanted, value) else other
+            most = at_most(node)
+            return missing if most is None or accepts(wanted, most) else other
+
+        return judge
 
 
 def _allowed(placement: Placement, products: Products) -> tuple[ProductPattern, ...] | None:
