@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 from app.kube.api_kinds import API_KINDS
 from app.policy.fields import Day, LabelSelector, Merge, StrictMapping, described
 from app.policy.schema_admission import Admission
-from app.policy.schema_placement import Placement
+from app.policy.schema_placement import Placement, Rule
 
 
 class Action(Enum):
@@ -36,44 +36,6 @@ class Action(Enum):
 
 
 STRICTNESS = {action: rank for rank, action in enumerate(Action)}
-
-
-class Rule(Enum):
-    """The parts of a policy whose action can be overridden, by the field that holds them."""
-
-    ExtendedResources = "extendedResources"
-    Tolerations = "tolerations"
-    RuntimeClassName = "runtimeClassName"
-    SchedulerName = "schedulerName"
-    PriorityClassName = "priorityClassName"
-    Affinity = "affinity"
-    MaxGPUsPerPod = "maxGPUsPerPod"
-    Defaults = "defaults"
-    RightSizing = "rightSizing"
-    MIGFallback = "migFallback"
-    ConvertToClaims = "convertToClaims"
-    VisibleDevices = "visibleDevices"
-    Privileged = "privileged"
-    Bypass = "bypass"
-    SharedReplicas = "sharedReplicas"
-    QueuedTemplates = "queuedTemplates"
-    MemoryRequests = "memoryRequests"
-    PerGPU = "perGPU"
-    Idle = "idle"
-    Products = "products"
-    CUDA = "cuda"
-    GPUMemory = "gpuMemory"
-    ComputeCapability = "computeCapability"
-    Sharing = "sharing"
-    Interconnect = "interconnect"
-    FormFactor = "formFactor"
-    NodeSelector = "nodeSelector"
-    NamespaceLimits = "namespaceLimits"
-    Health = "health"
-    UnknownFacts = "unknownFacts"
-    TopologyManager = "topologyManager"
-    Scores = "scores"
-    ScoreSpread = "scoreSpread"
 
 
 class WorkloadClass(Enum):

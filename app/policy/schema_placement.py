@@ -2,12 +2,53 @@
 """The `placement` block of a GPUPolicy: where a GPU pod may run, and which nodes are best."""
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.fields import LabelSelector, MemoryText, Merge, StrictMapping, VersionText, described
+
+
+class Rule(Enum):
+    """The parts of a policy whose action can be overridden, by the field that holds them."""
+
+    ExtendedResources = "extendedResources"
+    Tolerations = "tolerations"
+    RuntimeClassName = "runtimeClassName"
+    SchedulerName = "schedulerName"
+    PriorityClassName = "priorityClassName"
+    Affinity = "affinity"
+    MaxGPUsPerPod = "maxGPUsPerPod"
+    Defaults = "defaults"
+    RightSizing = "rightSizing"
+    MIGFallback = "migFallback"
+    ConvertToClaims = "convertToClaims"
+    VisibleDevices = "visibleDevices"
+    Privileged = "privileged"
+    Bypass = "bypass"
+    SharedReplicas = "sharedReplicas"
+    QueuedTemplates = "queuedTemplates"
+    MemoryRequests = "memoryRequests"
+    PerGPU = "perGPU"
+    Idle = "idle"
+    Products = "products"
+    CUDA = "cuda"
+    GPUMemory = "gpuMemory"
+    ComputeCapability = "computeCapability"
+    Sharing = "sharing"
+    Interconnect = "interconnect"
+    FormFactor = "formFactor"
+    Architectures = "architectures"
+    ConfidentialComputing = "confidentialComputing"
+    GPUMode = "gpuMode"
+    NodeSelector = "nodeSelector"
+    NamespaceLimits = "namespaceLimits"
+    Health = "health"
+    UnknownFacts = "unknownFacts"
+    TopologyManager = "topologyManager"
+    Scores = "scores"
+    ScoreSpread = "scoreSpread"
 
 
 class SharingWish(Enum):
@@ -50,15 +91,12 @@ class HealthAction(Enum):
     Refuse = "Refuse"
 
 
-class FormFactor(Enum):
-    """The form factor of a GPU; SXM2 to SXM6 are SXM (column form_factor of gpu_products.yaml)."""
-
-    PCIe = "PCIe"
-    SXM = "SXM"
-    Superchip = "superchip"
-    SoC = "SoC"
+def any_of(description: str, *examples: Any) -> Any:
+    """Describe a list of alternatives, of which policies leave what all of them allow."""
+    return described(Merge.Intersection, description, *examples, default=None, strict=False)
 
 
+Architecture = Literal["Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"]
 MOST_LISTED_PRODUCTS = 128
 """Items of a list of products, more than twice the rows of gpu_products.yaml; each is compared for each pod."""
 MOST_IMAGES = 256
@@ -232,13 +270,17 @@ class Placement(StrictMapping):
     interconnect: Literal["NVLink"] | None = described(
         Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink", default=None
     )
-    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = described(
-        Merge.Intersection,
-        "any of these; absent: all",
-        ["SXM", "superchip"],
-        ["SXM", "PCIe"],
-        default=None,
-        strict=False,
+    form_factor: tuple[Literal["PCIe", "SXM", "superchip", "SoC"], ...] | None = any_of(
+        "any of these; absent: all", ["SXM", "superchip"], ["SXM", "PCIe"]
+    )
+    architectures: tuple[Architecture, ...] | None = any_of(
+        "any of these GPU architectures; absent: all", ["Hopper", "Blackwell"], ["Ampere"]
+    )
+    confidential_computing: Literal["Required"] | None = described(
+        Merge.Intersection, "GPUs in a mode of confidential computing, by the CC manager", "Required", default=None
+    )
+    gpu_mode: tuple[Literal["compute", "graphics", "display"], ...] | None = any_of(
+        "any of these modes, by GFD: compute for GPUs that drive no display; absent: all", ["compute"], ["graphics"]
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,
