@@ -105,7 +105,6 @@ def run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, 
         done = list(mutator(review))
         changes += [(mutator, change) for change in done]
         operations = [operation for change in done for operation in change.operations]
-        if not operations:
-            continue
-        review = review.with_operations(operations)
+        if operations:
+            review = review.with_operations(operations)
     return review, changes

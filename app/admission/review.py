@@ -336,9 +336,13 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
 
 
 def _run_milder(review: ReviewedPod, level: Action) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
-    """Run the mutators under what policies of a milder action say too, on the pod as what is enforced left it."""
+    """Run the mutators under a milder level too; return what each changes by itself, not after another's change."""
     milder = review.at(level)
-    return (review, []) if milder is review else run_mutators(milder)
+    if milder is review:
+        return review, []
+    mutated, changes = run_mutators(milder)
+    own = [(mutator, made) for mutator, made in changes if any(made.record == one.record for one in mutator(milder))]
+    return mutated, own
 
 
 def _withheld(

@@ -208,11 +208,6 @@ class ReviewedPod:
         containers = (*self.pod.containers, *self.pod.ephemeral)
         return {id(spec[container.list_name][container.index]): container for container in containers}
 
-    @property
-    def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
-        """The GPUs that the pod asks for by resources of others (Family.elsewhere): (resource, GPUs or shares)."""
-        return self.gpus.passthrough
-
     def container_object(self, container: Container) -> Mapping[str, Any]:
         """Return the JSON object of a container."""
         document: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
@@ -248,11 +243,10 @@ def begin_review(
 
     `labels` are the namespace's. A pod that asks for zero GPUs is no GPU pod.
     """
-    gpus = requested_gpus(pod, context.world.knowledge.families)
     world = context.world
+    gpus = requested_gpus(pod, world.knowledge.families)
     ruling = ruling_at(world.rulings.of(pod, labels, world.policies, world.state.devices), level)
     has_gpus = bool(ruling.claimed.classes or gpus.families)
-    our_scheduler = has_our_scheduler(pod, ruling, context.world.policies)
     return ReviewedPod(
         document=document,
         pod=pod,
@@ -262,9 +256,9 @@ def begin_review(
         namespace_labels=labels,
         gpus=gpus,
         families=tuple(dict.fromkeys((*gpus.families, *ruling.claimed.families))),
-        fitting=fitting_groups(ruling.demand, context.world.fleet) if has_gpus else (),
+        fitting=fitting_groups(ruling.demand, world.fleet) if has_gpus else (),
         asks_for_gpu=bool(ruling.claimed.classes or gpus.resources),
-        has_our_scheduler=our_scheduler,
+        has_our_scheduler=has_our_scheduler(pod, ruling, world.policies),
         level=level,
     )
 

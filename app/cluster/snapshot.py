@@ -224,17 +224,21 @@ def _object(raw: msgspec.Raw, keep_whole: Callable[[Object], bool]) -> Object:
 
 
 def bound_volumes(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[NodeSelectorTerm, ...]]:
-    """Return the node affinity of the volume that is bound to each PersistentVolumeClaim, by the claim's key."""
-    volumes = {
-        volume["metadata"]["name"]: read_terms(((volume.get("spec") or {}).get("nodeAffinity") or {}).get("required"))
-        for volume in objects
-        if volume.get("kind") == "PersistentVolume"
-    }
-    bound = {
-        f"{claim['metadata'].get('namespace') or 'default'}/{claim['metadata']['name']}": volumes.get(
-            (claim.get("spec") or {}).get("volumeName") or "", ()
-        )
+    """Return the node affinity of the volume that is bound to each PersistentVolumeClaim, by the claim's key.
+
+    Raises BadInput.
+    """
+    volumes: dict[str, tuple[NodeSelectorTerm, ...]] = {}
+    for volume in objects:
+        if volume.get("kind") == "PersistentVolume":
+            name, affinity = volume["metadata"]["name"], (volume.get("spec") or {}).get("nodeAffinity") or {}
+            try:
+                volumes[name] = read_terms(affinity.get("required"))
+            except BadInput as error:
+                raise BadInput(f"PersistentVolume {name}: spec.nodeAffinity.required.{error}") from error
+    return {
+        f"{claim['metadata'].get('namespace') or 'default'}/{claim['metadata']['name']}": terms
         for claim in objects
         if claim.get("kind") == "PersistentVolumeClaim"
+        and (terms := volumes.get((claim.get("spec") or {}).get("volumeName") or ""))
     }
-    return {key: terms for key, terms in bound.items() if terms}

@@ -64,7 +64,7 @@ def controller_of(document: Mapping[str, Any]) -> ObjectReference | None:
 
 def controller_in(metadata: PodMetadata) -> ObjectReference | None:
     """Return the controller that the metadata of an object names."""
-    if (owner := next((owner for owner in metadata.owner_references if owner.controller), None)) is None:
+    if (owner := metadata.controller) is None:
         return None
     fields = (owner.api_version, owner.kind, metadata.namespace, owner.name, owner.uid)
     texts = [text for text in fields if text]

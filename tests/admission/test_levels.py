@@ -12,8 +12,10 @@ from app.admission.reviewed_pod import ReviewedPod, begin_review
 from app.kube.pods import read_pod
 from app.policy.merge_admission import AdmissionRules
 from tests.admission.mutated import admit, fleet
+from tests.admission.slices import SMALL, slices, whole
 from tests.api.test_decision_recorder import STRICT, drawn
 from tests.builders import container, pod, policies, policy, setting
+from tests.builders import fleet as slice_fleet
 
 GPU = {"nvidia.com/gpu": "1"}
 ALL = AdmissionRules(
@@ -105,3 +107,17 @@ def test_refusal_is_not_repeated_as_a_warning_of_a_policy_that_says_the_same() -
     result = admit(pod(container({"nvidia.com/gpu": "2"})), policies(*documents))
 
     assert (len(result.reasons), result.warnings) == (1, ())
+
+
+def test_what_follows_from_a_change_that_is_only_warned_of_is_not_told() -> None:
+    """F20: the slice that the pod would ask for needs a toleration, which no policy withholds."""
+    documents = (
+        policy("default", "admission: {tolerations: {keys: ['nvidia.com/mig-*'], fromNodeTaints: true}}"),
+        policy("warned", "action: Warn, admission: {rightSizing: true}"),
+    )
+    one = pod(container(GPU), annotations={"gpu-memory": "10Gi"})
+
+    result = admit(one, policies(*documents), slice_fleet(slices(SMALL), whole("NVIDIA-H100-80GB-HBM3")))
+
+    withheld = [text for text in result.warnings if text.startswith("not done")]
+    assert withheld == [f"not done, policy only warns: nvidia.com/gpu replaced by {SMALL}"]
