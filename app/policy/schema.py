@@ -51,16 +51,13 @@ class Match(StrictMapping):
     """The pods to which a policy applies: all given parts must match. Without parts it selects every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
-        Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
+        Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}
     )
-    pod_selector: LabelSelector | None = described(
-        Merge.Own, "labels of the pod", {"matchLabels": {"app": "train"}}, default=None
-    )
+    pod_selector: LabelSelector | None = described(Merge.Own, "labels of the pod", {"matchLabels": {"app": "train"}})
     workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = described(
         Merge.Own,
         "the pod's annotation gpu-usher.io/workload-class; needs priority < 1000, and can only add restrictions",
         ["training"],
-        default=None,
         strict=False,
     )
 
@@ -104,12 +101,7 @@ class Spec(StrictMapping):
     actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = described(
         Merge.Own, "other actions, by rule", {"tolerations": "Audit"}, default={}
     )
-    enforce_from: Day | None = described(
-        Merge.Own,
-        "before this day (UTC) Enforce counts as Warn",
-        "2027-01-31",
-        default=None,
-    )
+    enforce_from: Day | None = described(Merge.Own, "before this day (UTC) Enforce counts as Warn", "2027-01-31")
     exceptions: tuple[PolicyException, ...] = described(
         Merge.Own,
         "rules that are off for some pods, until a day",
