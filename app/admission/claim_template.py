@@ -119,7 +119,7 @@ def _facts(demand: Demand) -> Iterator[tuple[Fact, str]]:
     for need, fact in WITH_FACT:
         if fact.member and (wanted := need.wanted(demand)) not in UNSTATED:
             enough, known = fact.compared.in_cel(fact.member, wanted), f"has({fact.member})"
-            if fact.optional:
+            if fact.any_vendor:
                 enough = f"{known} && {enough}" if demand.refuse_unknown else f"!{known} || {enough}"
             yield fact, enough
 

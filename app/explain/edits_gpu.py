@@ -199,7 +199,7 @@ def _memory_left(demand: Demand, node: Node) -> float | None:
     return min(left, default=0) or None
 
 
-NEEDS_BY_CODE: Mapping[Code, Need[Any]] = {
+NEEDS_BY_CODE: Mapping[Code | InTreeCause, Need[Any]] = {
     Code.MIGProfileAbsent: MIG_PROFILE,
     Code.ImageRequirementUnmet: LEAST_CUDA,
     Code.GPUMemoryBudgetExceeded: LEAST_MEMORY,
@@ -208,7 +208,7 @@ NEEDS_BY_CODE: Mapping[Code, Need[Any]] = {
 """The need behind a code, which the pod's annotation may state."""
 
 
-def offer_of(code: Code, demand: Demand, node: Node) -> Any:
+def offer_of(code: Code | InTreeCause, demand: Demand, node: Node) -> Any:
     """Give what a node offers of the need behind a code; None where that is unknown, or has no order."""
     if code is Code.GPUMemoryBudgetExceeded:
         return _memory_left(demand, node)
@@ -223,15 +223,14 @@ OVERCOMMITS = ", so that pods share that memory without a limit, and may run out
 def change_need(near_miss: NearMiss) -> Iterator[Edit]:
     """Change a need that an annotation of the pod states to what the node offers, or drop the annotation."""
     code, annotations = near_miss.code, near_miss.scheduled_pod.pod.annotations
-    need = NEEDS_BY_CODE.get(code) if isinstance(code, Code) else None
-    annotation = need.annotation if need else None
-    if not isinstance(code, Code) or need is None or annotation is None or PREFIX + annotation.name not in annotations:
+    need = NEEDS_BY_CODE.get(code)
+    if need is None or need.annotation is None or (key := PREFIX + need.annotation.name) not in annotations:
         return
-    key, shared = PREFIX + annotation.name, code is Code.GPUMemoryBudgetExceeded
     stated, offer = annotations[key], offer_of(code, near_miss.scheduled_pod.demand, near_miss.node)
-    value = need.eased(stated, offer, near_miss.node.node_class)
+    value, shared = need.eased(stated, offer, near_miss.node.node_class), code is Code.GPUMemoryBudgetExceeded
     if value is not None and value != stated:
-        weight = 24 + (0 if offer is None else distance(_as_number(annotation.parse(stated)), _as_number(offer)))
+        wish = None if offer is None else need.annotation.read(stated)
+        weight = 24 + (0 if wish is None else distance(_as_number(wish), _as_number(offer)))
         yield Edit("lower-need", f"set {key}: {value} instead of {stated}", weight, set_annotation(key, value))
     if value is None or value == stated or shared:
         text = f"drop the annotation {key}: {stated}{OVERCOMMITS if shared else ''}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import Enum
+from itertools import chain
 from math import ceil, floor
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -33,7 +34,7 @@ from app.values.errors import BadInput
 from app.values.label_requirements import Requirement, selector_requirements
 from app.values.quantity import LEAST_GPU_MEMORY, parse_gpu_memory
 from app.values.reasons import Code, Reason, join_with_or, reason
-from app.values.versions import Version, entry_since, parse_minimum, show_version
+from app.values.versions import Version, parse_minimum, show_version
 
 MatchExpression = dict[str, Any]
 ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
@@ -45,8 +46,8 @@ class FactComparison:
     """How a value is compared with what is wanted, in each language.
 
     `words` writes what is wanted, `eased` the nearest wish that a value meets, as an annotation states it, `on_label`
-    the expressions about a label, and `in_cel` a condition on the member of a device. `ordered` says that one wish can
-    be nearer to a value than another.
+    the expressions about a label, and `in_cel` a condition on the member of a device. `eased` has None for a wish that
+    cannot be read. `ordered` says that one wish can be nearer to a value than another.
     """
 
     accepts: Callable[[Any, Any], bool]
@@ -91,7 +92,7 @@ MIB_AT_LEAST = FactComparison(
 ONE_OF = FactComparison(
     accepts=lambda wanted, value: value in wanted,
     words=lambda wanted: join_with_or(sorted(wanted)),
-    eased=lambda wanted, value: ", ".join((*sorted(wanted), value)),
+    eased=lambda wanted, value: ", ".join((*sorted(wanted if isinstance(wanted, frozenset) else ()), value)),
     on_label=lambda key, wanted: ({"key": key, "operator": "In", "values": sorted(wanted)},),
     in_cel=lambda member, wanted: f"{member} in [{', '.join(map(repr, sorted(wanted)))}]",
     ordered=False,
@@ -107,8 +108,8 @@ class Fact:
     bound of an unknown value. `label` is the label by GPU Feature Discovery (GFD), and `dialect_label` the field of a
     cloud's dialect that names its label. `by_unit` says that a MIG slice that is requested by name has its own value,
     which the labels do not say. `template` gives the labels of a new node with a product. `member` is the member of a
-    device in NVIDIA's DRA driver; `optional` says that devices may lack it, and `any_vendor` that drivers of other
-    vendors have it too. `by_product` says that the product decides the value, so that its labels can stand for it.
+    device in NVIDIA's DRA driver; `any_vendor` says that drivers of other vendors have it too, and that a device may
+    lack it. `by_product` says that the product decides the value, so that its labels can stand for it.
     """
 
     name: str
@@ -121,7 +122,6 @@ class Fact:
     by_unit: bool = False
     template: Callable[[Product], Mapping[str, str]] = lambda _: {}
     member: str = ""
-    optional: bool = False
     any_vendor: bool = False
     by_product: bool = True
 
@@ -135,23 +135,20 @@ class Fact:
         return None if not value else self.compared.words(value if self.compared.ordered else (value,))
 
 
-def by_capability(names: Mapping[Version, str]) -> Callable[[NodeClass], str | None]:
-    """Name a node's GPUs by their compute capability; `names` are by the first one that has the name."""
-    return lambda node: entry_since(names, node.compute_capability)
-
-
 def fact_of_label(
     name: str,
     label: str,
     words: Mapping[str, tuple[str, ...]],
     own: Callable[[NodeClass], str | None] = lambda _: None,
+    former: Mapping[str, str] = {},
     otherwise: str | None = None,
     by_product: bool = True,
     member: str = "",
 ) -> Fact:
-    """Make the fact of a label whose values stand for words, all others for `otherwise`; what `own` says counts first.
+    """Make the fact of a label whose texts stand for words, all others for `otherwise`; what `own` says counts first.
 
-    The label of a node with several products counts only for a fact that no product decides.
+    `former` is the text that releases without a word of it write, which is true of other words as well. The label of a
+    node with several products counts only for a fact that no product decides.
     """
 
     def value(node: NodeClass) -> str | None:
@@ -159,7 +156,8 @@ def fact_of_label(
         return own(node) or next((word for word, texts in words.items() if text in texts), otherwise)
 
     def on_label(key: str, wanted: Iterable[str]) -> tuple[MatchExpression, ...]:
-        return ({"key": key, "operator": "In", "values": sorted({text for word in wanted for text in words[word]})},)
+        texts = {text for word in wanted for text in (*words[word], former.get(word)) if text}
+        return ({"key": key, "operator": "In", "values": sorted(texts)},)
 
     return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, by_product=by_product, member=member)
 
@@ -169,7 +167,7 @@ class Annotation:
     """The annotation `gpu-usher.io/…` that states a need.
 
     `parse` reads the value from its text, and raises BadInput. The other fields are for the policy page: the grammar in
-    Markdown, examples, the meaning, and whether the text may list several values.
+    Markdown, examples, and the meaning.
     """
 
     name: str
@@ -177,51 +175,51 @@ class Annotation:
     grammar: str
     examples: tuple[str, ...]
     meaning: str
-    several: bool = False
+
+    def read(self, text: str) -> Any:
+        """Read the value from a text; None from one that does not parse."""
+        try:
+            return self.parse(text)
+        except BadInput:
+            return None
 
 
 def choice(choices: Mapping[str, Any]) -> Callable[[str], Any]:
     """Make a parser of one of several words, in any case of letters."""
+    words = {word.lower(): word for word in choices}
 
     def parse(text: str) -> Any:
-        value = choices.get(text.strip().lower())
-        if value is None:
-            close = get_close_matches(text.strip().lower()[:LONGEST_GUESSED_NAME], choices, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise BadInput(f"got {text[:LONGEST_GUESSED_NAME]!r}, wants {join_with_or(list(choices))}{hint}")
-        return value
+        word = text.strip().lower()
+        if word in words:
+            return choices[words[word]]
+        guess = word[:LONGEST_GUESSED_NAME]
+        begun = [one for one in words if guess and one.startswith(guess)]
+        close = get_close_matches(guess, words, n=1) or begun[:1]
+        hint = f"; did you mean {words[close[0]]}?" if close else ""
+        raise BadInput(f"got {text[:LONGEST_GUESSED_NAME]!r}, wants {join_with_or(list(choices))}{hint}")
 
     return parse
 
 
 def list_of_words(name: str, words: Collection[str], example: str, meaning: str) -> Annotation:
     """Make the annotation that lists some of these words, with commas between them."""
-    parse = choice({word.lower(): word for word in words})
-    item, many = name.removesuffix("s").rpartition("-")[2].upper(), len(words) > 1
-    grammar = f'`{item} {{"," {item}}}`' if many else f"`{example}`"
-    return Annotation(name, lambda text: frozenset(map(parse, text.split(","))), grammar, (example,), meaning, many)
+    parse = choice({word: word for word in words})
+    item = name.removesuffix("s").rpartition("-")[2].upper()
+    grammar = f'`{item} {{"," {item}}}`' if len(words) > 1 else f"`{example}`"
+    return Annotation(name, lambda text: frozenset(map(parse, text.split(","))), grammar, (example,), meaning)
 
 
 LONGEST_GUESSED_NAME = 40
 """Characters of a word for which a similar one is searched."""
 DECLARED = {path: merge for path, merge, _ in merge_rules(Placement, ("spec", "placement"))}
 """How each field of the placement block is merged (policy/fields.py)."""
-
-
-def in_order(lists: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join lists without repetitions."""
-    return tuple(dict.fromkeys(item for items in lists for item in items))
-
-
 MERGED: Mapping[Merge, Callable[[list[Any]], Any]] = {
     Merge.Highest: max,
-    Merge.Single: lambda values: values[0],
-    Merge.Strictest: lambda values: max(
-        values, key=list(type(values[0])).index if isinstance(values[0], Enum) else int
-    ),
-    Merge.Union: lambda values: in_order(values) if isinstance(values[0], tuple) else any(values),
-    Merge.Intersection: lambda values: (
-        frozenset.intersection(*values) if isinstance(values[0], frozenset) else tuple(values)
+    Merge.Single: lambda given: given[0],
+    Merge.Strictest: lambda given: max(given, key=list(type(given[0])).index if isinstance(given[0], Enum) else int),
+    Merge.Union: lambda given: tuple(dict.fromkeys(chain(*given))) if isinstance(given[0], tuple) else any(given),
+    Merge.Intersection: lambda given: (
+        frozenset.intersection(*given) if isinstance(given[0], frozenset) else tuple(given)
     ),
 }
 """How values are merged by what their field declares; products that all sources allow stay one list for each."""
@@ -256,8 +254,6 @@ class Need(Generic[Stated]):
     read as in the annotation, and a list is a set of words.
     `shown` gives the lines of text for a value of Demand, or is the line, with `{}` for what is wanted. `codes` are the
     reasons with which filters and admission refuse a pod for this need.
-    `merged` says whether the value of Demand is merged from the stated ones alone, as the field declares. That is not
-    so for CUDA, whose needs depend on the containers too (policy/merge.py).
     `wrong` and `wants` are the words of a refusal by the fact. `asked` gives what is wanted of it, where that is not
     the value of `demand_field` alone, and `inferable` says that an image alone can imply it.
     `doubt` says of a stated value why it cannot be meant, empty where it can. `widest` is the text
@@ -275,7 +271,6 @@ class Need(Generic[Stated]):
     read: Callable[[Placement, Products], Stated | None] | None = None
     asked: Callable[[Demand], Any] | None = None
     inferable: bool = False
-    merged: bool = True
     doubt: Callable[[Any, Products], str] | None = None
     widest: str | None = None
     rule: Rule | None = field(init=False, default=None)
@@ -303,10 +298,11 @@ class Need(Generic[Stated]):
         `offer` is what the node offers of a need that has an order.
         """
         fact, annotation = self.fact, self.annotation
-        if fact is None or annotation is None or not (fact.compared.ordered or annotation.several):
+        if fact is None or annotation is None:
             return self.widest
         value = offer if fact.compared.ordered else fact.own(node)
-        return None if value is None else fact.compared.eased(annotation.parse(stated), value)
+        text = None if value is None else fact.compared.eased(annotation.read(stated), value)
+        return self.widest if text is None or annotation.read(text) is None else text
 
     def lines(self, demand: Demand) -> Iterable[str]:
         """Write the lines of text for a demand."""
@@ -326,13 +322,9 @@ class Need(Generic[Stated]):
         fact, wanted = self.fact, self.wanted(demand)
         if fact is None or wanted in UNSTATED:
             return None
-        wants, accepts, own, of = (
-            self.wants.format(fact.compared.words(wanted)),
-            fact.compared.accepts,
-            fact.own,
-            fact.of,
-        )
-        other, at_most = reason(self.codes[0], self.wrong, wants), fact.at_most
+        accepts, own, of, at_most = fact.compared.accepts, fact.own, fact.of, fact.at_most
+        wants = self.wants.format(fact.compared.words(wanted))
+        other = reason(self.codes[0], self.wrong, wants)
         missing = reason(Code.GPUFactsMissing, f"{fact.name} unknown", wants) if demand.refuse_unknown else None
 
         def judge(same_demand: Demand, node: NodeClass) -> Reason | None:
@@ -431,7 +423,6 @@ LEAST_CUDA: Need[Version] = Need(
     "spec.placement.cuda.minimum", "cuda", lambda needs: map(show_need, needs), (Code.DriverTooOld,),
     Annotation("cuda", parse_minimum, '`[">="] N {"." N}`', ("12.4", ">=12"), "at least this CUDA must run there"),
     Fact("CUDA", VERSION_AT_LEAST, attrgetter("cuda")),
-    merged=False,
     read=lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
 )  # fmt: skip
 """The least CUDA version that must run on the node."""
@@ -442,7 +433,7 @@ LEAST_MEMORY: Need[int] = Need(
     Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"), _memory_of_unit, attrgetter("memory_at_most"),
          label=MEMORY, dialect_label="memory_key", by_unit=True,
          template=lambda row: {MEMORY: str(row.memory_mib)} if row.memory_mib else {},
-         member=f"device.capacity['{NVIDIA_DRIVER}'].memory", optional=True, any_vendor=True),
+         member=f"device.capacity['{NVIDIA_DRIVER}'].memory", any_vendor=True),
     "GPU memory too small", ">= {} per GPU", doubt=_implausible_memory,
 )  # fmt: skip
 """The least memory of each GPU or MIG slice, in MiB."""
@@ -484,16 +475,29 @@ FORM_FACTORS: Need[frozenset[str]] = Need(
 )  # fmt: skip
 """Form factors of the GPU, of which one must match."""
 _SINCE = {(5,): "Maxwell", (6,): "Pascal", (7,): "Volta", (7, 5): "Turing", (8,): "Ampere", (8, 9): "Ada Lovelace"}
-_SINCE |= {(9,): "Hopper", (10,): "Blackwell"}
-"""Architectures by their first compute capability (gpu_products.yaml), as NVML names them. Before v0.17.1 GFD's family
-of Ada Lovelace is ampere (NVIDIA/k8s-device-plugin#943)."""
-_FAMILIES = {name: (name.lower(),) for name in _SINCE.values()} | {"Ada Lovelace": ("ada-lovelace", "ampere")}
+_SINCE |= {(9,): "Hopper", (10,): "Blackwell", (13,): "Rubin"}
+"""Architectures by their first compute capability (gpu_products.yaml), in its order, as NVML names them."""
+_FAMILIES = {name: (name.lower().replace(" ", "-"),) for name in _SINCE.values()}
+_FORMER_FAMILIES = {"Ada Lovelace": "ampere", "Blackwell": "undefined", "Rubin": "undefined"}
+"""GFD's family of GPUs that a release does not know yet (NVIDIA/k8s-device-plugin#943, #1237, #1909), and of Thor."""
+
+
+def _architecture(node: NodeClass) -> str | None:
+    """Name the architecture by the compute capability; GPUs without CUDA have none of these, but their vendor's."""
+    capability = node.compute_capability
+    if capability is None:
+        return None if node.runs_cuda else node.vendor
+    return next((name for since, name in reversed(_SINCE.items()) if capability >= since), None)
+
+
 ARCHITECTURES: Need[frozenset[str]] = Need(
     "spec.placement.architectures", "architectures", "GPU architecture {}", (Code.ArchitectureNotAllowed,),
     list_of_words("architectures", _FAMILIES, "Hopper, Blackwell", "one of these GPU architectures"),
-    fact_of_label("GPU architecture", FAMILY, _FAMILIES, by_capability(_SINCE), member=f"{ATTRIBUTES}.architecture"),
+    fact_of_label("GPU architecture", FAMILY, _FAMILIES, _architecture, _FORMER_FAMILIES,
+                  member=f"{ATTRIBUTES}.architecture"),
     "GPU architecture not allowed",
 )  # fmt: skip
+"""Architectures of the GPU, of which one must match."""
 _CC_MODES = {"Required": ("on", "ppcie")}
 """Modes that protect data; devtools does not (docs.nvidia.com/datacenter/cloud-native/confidential-containers)."""
 CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
@@ -501,17 +505,20 @@ CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
     (Code.ConfidentialComputingOff,),
     list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
     fact_of_label("confidential computing", CC_MODE, _CC_MODES,
-                  lambda node: "off" if node.fact(CC_READY) == "false" else None, "off", by_product=False),
+                  lambda node: "off" if node.fact(CC_READY) == "false" else None, otherwise="off", by_product=False),
     "no confidential computing", "cc.mode.state on or ppcie, and cc.ready.state true",
 )  # fmt: skip
-_MODES = {mode: (mode,) for mode in ("compute", "graphics", "display")}
-"""By the PCI class of all GPUs of a node (NVIDIA/k8s-device-plugin internal/lm/resource.go getModeForClasses)."""
+"""GPUs in a mode that protects data; a node of which nothing is known is refused."""
+_MODES = {"compute": ("compute",), "graphics": ("graphics", "display")}
+"""By the PCI class of all GPUs of a node (NVIDIA/k8s-device-plugin internal/lm/nvml.go getModeForClasses). GFD's README
+says display where its code writes graphics."""
 GPU_MODES: Need[frozenset[str]] = Need(
     "spec.placement.gpuMode", "gpu_mode", "GPU mode {}", (Code.GPUModeNotAllowed,),
-    list_of_words("gpu-mode", _MODES, "compute", "one of `compute`, `graphics`, `display`, as GFD labels it"),
+    list_of_words("gpu-mode", _MODES, "compute", "`compute`, `graphics` or both, as GFD labels it"),
     fact_of_label("GPU mode", MODE, _MODES, by_product=False),
     "GPU mode not allowed",
 )  # fmt: skip
+"""Modes of all GPUs of the node, of which one must match."""
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
     "spec.placement.nodeSelector", "node_selector",
     lambda requirements: (f"node label {requirement.key}" for requirement in requirements), (Code.NodeExcluded,),
@@ -543,11 +550,11 @@ WITH_FACT = tuple((need, need.fact) for need in NEEDS if need.fact and need.wron
 
 
 def merge_needs(sources: Iterable[Needs]) -> dict[str, Any]:
-    """Merge what the sources state into values of Demand by its fields, except CUDA's; unstated needs have no entry."""
+    """Merge what the sources state into values of Demand, except CUDA, which depends on the containers (merge.py)."""
     all_sources, merged, others = list(sources), dict[str, Any](), dict[str, Any]()
     for need in NEEDS:
         values = [needs[need] for needs in all_sources if need in needs]
-        if values and need.merged:
+        if values and need is not LEAST_CUDA:
             of_field = merged if need.demand_field in FIELDS else others
             of_field[need.demand_field] = MERGED[DECLARED.get(need.path, Merge.Single)](values)
     return {**merged, "others": tuple(others.items())} if others else merged

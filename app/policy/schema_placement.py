@@ -96,7 +96,7 @@ def any_of(description: str, *examples: Any) -> Any:
     return described(Merge.Intersection, description, *examples, strict=False)
 
 
-Architecture = Literal["Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"]
+Architecture = Literal["Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell", "Rubin"]
 MOST_LISTED_PRODUCTS = 128
 """Items of a list of products, more than twice the rows of gpu_products.yaml; each is compared for each pod."""
 MOST_IMAGES = 256
@@ -263,7 +263,7 @@ class Placement(StrictMapping):
     confidential_computing: Literal["Required"] | None = described(
         Merge.Intersection, "GPUs in a mode of confidential computing, by the CC manager", "Required"
     )
-    gpu_mode: tuple[Literal["compute", "graphics", "display"], ...] | None = any_of(
+    gpu_mode: tuple[Literal["compute", "graphics"], ...] | None = any_of(
         "any of these modes, by GFD: compute for GPUs that drive no display; absent: all", ["compute"], ["graphics"]
     )
     node_selector: LabelSelector | None = described(

@@ -6,7 +6,6 @@ GFD labels may carry leading zeros (`535.54.03`); comparing as text would be wro
 """
 
 import re
-from collections.abc import Mapping
 
 from app.values.errors import VersionError
 
@@ -56,9 +55,3 @@ def show_driver(version: Version) -> str:
 def show_version(version: Version) -> str:
     """Write a version with at least two fields: (12,) is `12.0`."""
     return ".".join(map(str, version if len(version) > 1 else (*version, 0)))
-
-
-def entry_since(table: Mapping[Version, str], version: Version | None) -> str | None:
-    """Give the entry of a table by first versions that holds for a version; None below the first."""
-    since = max((first for first in table if version is not None and first <= version), default=None)
-    return None if since is None else table[since]

@@ -31,6 +31,11 @@ from tests.builders import (
 FAMILY = "nvidia.com/gpu.family"
 
 
+def capability(major: int, minor: int) -> dict[str, str]:
+    """Write GFD's labels of a compute capability."""
+    return {"nvidia.com/gpu.compute.major": str(major), "nvidia.com/gpu.compute.minor": str(minor)}
+
+
 def refusal(annotation: tuple[str, str], made: Node, unknown: str = "Accept") -> str | None:
     """Give the message with which a node refuses a pod that has an annotation."""
     policy_set = policies(policy("p", f"placement: {{unknownFacts: {unknown}}}"))
@@ -55,11 +60,33 @@ def refusal(annotation: tuple[str, str], made: Node, unknown: str = "Accept") ->
             "GPU architecture not allowed: wants Hopper", id="another family",
         ),
         pytest.param("Hopper", node(product="NVIDIA-XYZ"), None, id="unknown"),
+        pytest.param("Hopper", node(product="NVIDIA-XYZ", labels={FAMILY: "undefined"}), None, id="unknown to GFD"),
+        pytest.param("Hopper", node(labels={FAMILY: ""}, product=None), None, id="an empty label"),
+        pytest.param("Blackwell", node(product="NVIDIA-XYZ", labels=capability(12, 0)), None, id="10.0 and 12.0"),
+        pytest.param(
+            "Blackwell", node(product="NVIDIA-XYZ", labels=capability(13, 0)),
+            "GPU architecture not allowed: wants Blackwell", id="Rubin is not Blackwell",
+        ),
     ],
 )  # fmt: skip
 def test_architecture_is_that_of_the_product_or_else_of_the_family(asked: str, made: Node, message: str | None) -> None:
     """F54."""
     assert refusal(("architectures", asked), made) == message
+
+
+def test_gpus_of_another_vendor_have_none_of_these_architectures() -> None:
+    """F54: as they have none of the products; a compute capability is unknown."""
+    asked = pod(gpus(1, "amd.com/gpu"), annotations={"architectures": "Hopper"})
+    offer: dict[str, Any] = {"product": None, "driver": None, "offers": {"amd.com/gpu": 8}}
+
+    refused = judge(demand(asked), node(**offer), recount=True)
+    explained = finish(explain(asked, world_of(state_of([node_document(**offer)]), shipped())))
+
+    assert refused
+    assert refused.message == "GPU architecture not allowed: wants Hopper"
+    assert [edit.text for fix in explained.fixes for edit in fix.edits] == [
+        "drop the annotation gpu-usher.io/architectures: Hopper"
+    ]
 
 
 CC = "nvidia.com/cc.mode.state", "nvidia.com/cc.ready.state"
@@ -95,7 +122,8 @@ MODE = "nvidia.com/gpu.mode"
     [
         pytest.param("compute", "compute", "Accept", None, id="a data-centre GPU"),
         pytest.param("compute", "graphics", "Accept", "GPU mode not allowed: wants compute", id="a workstation"),
-        pytest.param("display, graphics", "graphics", "Accept", None, id="one of two"),
+        pytest.param("compute, Graphics", "graphics", "Accept", None, id="one of two"),
+        pytest.param("graphics", "display", "Accept", None, id="by the word of GFD's README"),
         pytest.param("compute", "unknown", "Accept", None, id="GPUs of two classes"),
         pytest.param("compute", "unknown", "Refuse", "GPU mode unknown: wants compute", id="which a policy refuses"),
         pytest.param("compute", None, "Refuse", "GPU mode unknown: wants compute", id="no label"),
@@ -116,19 +144,27 @@ def test_architectures_are_those_of_the_product_table() -> None:
     assert ARCHITECTURES.fact.own(node(product="NVIDIA-L4").node_class) == "Ada Lovelace"
 
 
+ALL_ARCHITECTURES = "Maxwell, Pascal, Volta, Turing, Ampere, Ada Lovelace, Hopper, Blackwell or Rubin"
+
+
 @pytest.mark.parametrize(
     ("key", "asked", "problem"),
     [
-        ("architectures", "Hoper", "got 'Hoper', wants"),
-        ("architectures", "H100", "got 'H100', wants"),
-        ("architectures", "", "got '', wants"),
-        ("confidential-computing", "on", "got 'on', wants required"),
+        ("architectures", "Hoper", f"got 'Hoper', wants {ALL_ARCHITECTURES}; did you mean Hopper?"),
+        ("architectures", "Hopper, ada", f"got ' ada', wants {ALL_ARCHITECTURES}; did you mean Ada Lovelace?"),
+        ("architectures", "ada-lovelace", f"got 'ada-lovelace', wants {ALL_ARCHITECTURES}; did you mean Ada Lovelace?"),
+        ("architectures", "H100", f"got 'H100', wants {ALL_ARCHITECTURES}"),
+        ("architectures", "", f"got '', wants {ALL_ARCHITECTURES}"),
+        ("confidential-computing", "on", "got 'on', wants Required"),
+        ("confidential-computing", "require", "got 'require', wants Required; did you mean Required?"),
+        ("gpu-mode", "graphic", "got 'graphic', wants compute or graphics; did you mean graphics?"),
+        ("gpu-mode", "display", "got 'display', wants compute or graphics"),
     ],
 )
 def test_annotation_of_no_such_word_is_refused(key: str, asked: str, problem: str) -> None:
     (invalid,) = ruling(pod(annotations={key: asked})).invalid
 
-    assert f"gpu-usher.io/{key} does not parse: {problem}" in invalid.message
+    assert invalid.message == f"gpu-usher.io/{key} does not parse: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -137,9 +173,11 @@ def test_annotation_of_no_such_word_is_refused(key: str, asked: str, problem: st
         (("architectures", "Hopper"), node(labels={FAMILY: "hopper"}), f"{FAMILY} In hopper"),
         (("architectures", "Ada Lovelace"), node(product="NVIDIA-L4", labels={FAMILY: "ampere"}),
          f"{FAMILY} In ada-lovelace,ampere"),
+        (("architectures", "Blackwell"), node(labels={FAMILY: "undefined"} | capability(12, 0), product="NVIDIA-XYZ"),
+         f"{FAMILY} In blackwell,undefined"),
         (("confidential-computing", "Required"), node(labels=dict(zip(CC, ("on", "true"), strict=True))),
          f"{CC[0]} In on,ppcie"),
-        (("gpu-mode", "graphics, compute"), node(labels={MODE: "compute"}), f"{MODE} In compute,graphics"),
+        (("gpu-mode", "graphics, compute"), node(labels={MODE: "compute"}), f"{MODE} In compute,display,graphics"),
     ],
 )  # fmt: skip
 def test_node_affinity_names_the_label(annotation: tuple[str, str], made: Node, expression: str) -> None:
@@ -178,6 +216,8 @@ def changes(annotation: tuple[str, str], *nodes: dict[str, Any]) -> list[str]:
          "set gpu-usher.io/gpu-mode: compute, graphics instead of compute"),
         (("confidential-computing", "Required"), node_document(),
          "drop the annotation gpu-usher.io/confidential-computing: Required"),
+        (("architectures", "Hopper"), node_document(product="NVIDIA-XYZ", labels=capability(14, 0)),
+         "set gpu-usher.io/architectures: Hopper, Rubin instead of Hopper"),
     ],
 )  # fmt: skip
 def test_smallest_change_allows_what_the_node_has(
@@ -185,6 +225,28 @@ def test_smallest_change_allows_what_the_node_has(
 ) -> None:
     """F84: with the value of the node, which is tried."""
     assert change in changes(annotation, made)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "placement"),
+    [
+        (("gpu-memory", "lots"), "gpuMemory: 200Gi"),
+        (("compute-capability", "new"), 'computeCapability: "10.0"'),
+        (("architectures", "H200"), "architectures: [Blackwell]"),
+        (("gpu-mode", ""), "gpuMode: [graphics]"),
+    ],
+)
+def test_annotation_that_does_not_parse_is_dropped_beside_a_policy(annotation: tuple[str, str], placement: str) -> None:
+    """F84: the need that the policy states is refused by the node too."""
+    world = world_of(
+        state_of([node_document(labels={MODE: "compute"})]), policies(policy("p", f"placement: {{{placement}}}"))
+    )
+
+    explained = finish(explain(pod(annotations=dict([annotation])), world))
+
+    assert f"drop the annotation gpu-usher.io/{annotation[0]}: {annotation[1]}" in [
+        edit.text for fix in explained.fixes for edit in fix.edits
+    ]
 
 
 def test_template_of_a_new_node_has_the_label_that_no_product_decides() -> None:
