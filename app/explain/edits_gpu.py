@@ -359,6 +359,21 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
             yield Edit("older-image", text, 40 + exact, _with_images(changes))
 
 
+def image_with_code(near_miss: NearMiss) -> Iterator[Edit]:
+    """Use the nearest image of the same repository that has code for the node's GPU, where such a tag is known."""
+    node_class, table = near_miss.node.node_class, near_miss.snapshot.knowledge.image_code
+    capability, architecture = node_class.compute_capability, node_class.architecture
+    if near_miss.code is not Code.ImageWithoutCodeForGPU or capability is None:
+        return
+    images = {container.image for container in near_miss.scheduled_pod.pod.containers}
+    without = [image for image in images if (one := table.build(image)) and not one.runs_on(capability, architecture)]
+    nearest = {image: table.nearest_image(image, capability, architecture) for image in without}
+    changes = {image: other for image, other in nearest.items() if other}
+    if changes and len(changes) == len(nearest):
+        text = f"use {', '.join(sorted(changes.values()))}, which has code for this GPU"
+        yield Edit("image-with-code", text, 35, _with_images(changes))
+
+
 def _with_images(changes: Mapping[str, str]) -> Callable[[EditedDocument], None]:
     def change(pod: EditedDocument) -> None:
         for container in containers_of(pod):
@@ -393,6 +408,7 @@ GPU_EDITS = (
     request_fewer_gpus,
     request_other_resource,
     older_image,
+    image_with_code,
     drop_runtime_class,
     evict_to_free_gpus,
 )
