@@ -187,7 +187,6 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
     lines += [
         f"compute capability {join_with_or(build.capabilities(None))}: code of {build.name} ({build.evidence})"
         for build in demand.builds
-        if build.code
     ]
     for need in NEEDS:
         lines += need.show(getattr(demand, need.demand_field))

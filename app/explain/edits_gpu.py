@@ -360,17 +360,16 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
 
 
 def image_with_code(near_miss: NearMiss) -> Iterator[Edit]:
-    """Use the nearest image of the same repository that has code for the node's GPU, where such a tag is known."""
-    node_class, table = near_miss.node.node_class, near_miss.snapshot.knowledge.image_code
-    capability, architecture = node_class.compute_capability, node_class.architecture
-    if near_miss.code is not Code.ImageWithoutCodeForGPU or capability is None:
+    """Use the nearest image of the same repository that serves the node's CPU and GPU, where such a tag is known."""
+    table, pod = near_miss.snapshot.knowledge.image_code, near_miss.scheduled_pod.pod
+    capability, architecture = near_miss.node.node_class.compute_capability, near_miss.node.node_class.architecture
+    if near_miss.code not in (Code.ImageWithoutCodeForGPU, Code.ImageForOtherMachine) or capability is None:
         return
-    images = {container.image for container in near_miss.scheduled_pod.pod.containers}
-    without = [image for image in images if (one := table.build(image)) and not one.runs_on(capability, architecture)]
-    nearest = {image: table.nearest_image(image, capability, architecture) for image in without}
-    changes = {image: other for image, other in nearest.items() if other}
-    if changes and len(changes) == len(nearest):
-        text = f"use {', '.join(sorted(changes.values()))}, which has code for this GPU"
+    builds = {container.image: table.build(container.image) for container in pod.containers}
+    without = [image for image, build in builds.items() if build and not build.serves(capability, architecture)]
+    changes = {image: found for image in without if (found := table.nearest_image(image, capability, architecture))}
+    if changes:
+        text = f"use {', '.join(changes.values())}, which has code for this machine"
         yield Edit("image-with-code", text, 35, _with_images(changes))
 
 

@@ -7,10 +7,8 @@ GPUs when the process starts. On a GPU with neither, the first kernel fails with
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import translate
-from typing import Any
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -29,15 +27,24 @@ class Target:
 
     capability: Version
     exact: bool
-    machine_code: bool
     ptx: bool
 
     def runs_on(self, capability: Version) -> bool:
         """Tell whether a GPU of this compute capability runs the code."""
-        if self.exact or capability == self.capability:
+        if self.exact or capability <= self.capability:
             return capability == self.capability
-        newer = capability > self.capability
-        return newer and (self.ptx or (self.machine_code and capability[0] == self.capability[0]))
+        return self.ptx or capability[0] == self.capability[0]
+
+
+def parse_target(text: str) -> Target:
+    """Read `8.6`, `9.0a`, `12.0+PTX` or `5.0-virtual`.
+
+    Raises ValueError.
+    """
+    match = _TARGET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"compute capability: got {text!r}, wants such as 8.6, 9.0a, 12.0+PTX or 5.0-virtual")
+    return Target(parse_version(match["capability"]), bool(match["exact"]), bool(match["ptx"]) and not match["exact"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,9 @@ class ImageBuild:
     """The build of a framework in an image.
 
     `name` is the framework with its release and CUDA. `code` are the targets by CPU architecture; an architecture that
-    it lacks is not known. `platform` is the only CPU architecture that the image is built for, None if it has several
-    or that is not known. `required` says that filters enforce it, because the publisher's own build is the source.
-    `evidence` says in words where it comes from.
+    it lacks is not known. `platform` is the only one that the image is built for, None if it has several or that is not
+    known. `required` says that filters enforce it, because the publisher's own build is the source. `evidence` says in
+    words where it comes from.
     """
 
     name: str
@@ -58,14 +65,19 @@ class ImageBuild:
 
     def targets(self, architecture: str | None) -> tuple[Target, ...] | None:
         """Give the targets on a CPU architecture, or of all together if that is None; None if they are not known."""
-        if architecture is None:
-            return tuple(target for _, targets in self.code for target in targets) if self.code else None
-        return dict(self.code).get(architecture)
+        if architecture is None and self.code:
+            return tuple(target for _, targets in self.code for target in targets)
+        return dict(self.code).get(architecture or "")
 
     def runs_on(self, capability: Version | None, architecture: str | None) -> bool:
         """Tell whether the build has code that the GPU runs; what is not known counts as suitable."""
         targets = self.targets(architecture)
         return capability is None or targets is None or any(target.runs_on(capability) for target in targets)
+
+    def serves(self, capability: Version | None, architecture: str | None) -> bool:
+        """Tell whether the image starts on the CPU architecture and has code for the GPU, as far as is known."""
+        starts = self.platform is None or self.platform.runs_on(architecture, None)
+        return starts and self.runs_on(capability, architecture)
 
     def capabilities(self, architecture: str | None) -> list[str]:
         """List the compute capabilities with code as text: the least of each major number, and those by PTX."""
@@ -76,12 +88,11 @@ class ImageBuild:
         return [*(least[major] for major in sorted(least)), *([f">= {show_version(ptx)}"] if ptx else [])]
 
 
-class _Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Build(msgspec.Struct, frozen=True):
     """One row of `builds`: the releases from `since` to `until` for `cuda`, or for any CUDA if that is empty.
 
-    `code` are targets by CPU architecture. `platforms` are the CPU architectures for which images are published, empty
-    if that is not known. `tags` are tags that exist, in which a group of the family's expression stands for itself.
-    `unsourced` says that the source is not the publisher's own build.
+    `code` are targets by CPU architecture. `platforms` are the CPU architectures of the published images, empty if they
+    are not known. `tags` are tags that exist, in which a group of the family's expression stands for itself.
     """
 
     since: str
@@ -93,136 +104,79 @@ class _Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     platforms: list[str] = []
     tags: list[str] = []
     unsourced: bool = False
-    note: str = ""
 
-    def contains(self, release: Version, cuda: Version | None) -> bool:
+    def contains(self, release: str, cuda: Version | None) -> bool:
         """Tell whether the row is about a release and its CUDA, which is None if the tag does not have it."""
         fields = self.until.count(".") + 1
-        last = _padded(release, fields) <= _padded(parse_version(self.until), fields)
-        if not last or release < parse_version(self.since):
-            return False
-        return not self.cuda or cuda is None or major_minor(cuda) == parse_version(self.cuda)
+        within = parse_version(self.since) <= parse_version(release)
+        within = within and parse_version(".".join(release.split(".")[:fields])) <= parse_version(self.until)
+        return within and (not self.cuda or cuda is None or major_minor(cuda) == parse_version(self.cuda))
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(msgspec.Struct, frozen=True):
     """One row of `frameworks`: images with similar names, whose tags have one form, and their builds."""
 
     framework: str
-    names: re.Pattern[str]
-    tag: re.Pattern[str]
-    builds: tuple[_Build, ...]
+    images: list[str]
+    tag_regex: str
+    builds: list[_Build]
 
-    def build(self, match: re.Match[str]) -> _Build | None:
-        """Give the row for a tag; None if the table has none."""
-        release, cuda = _release(match), _cuda(match)
-        return next((build for build in self.builds if build.contains(release, cuda)), None)
+    def match(self, name: str, tag: str) -> re.Match[str] | None:
+        """Read a tag of an image of this family; None for another image, and for a tag of another form."""
+        return re.fullmatch(self.tag_regex, tag) if any(fnmatchcase(name, image) for image in self.images) else None
 
-    def read(self, name: str, tag: str) -> ImageBuild | None:
+    def read(self, match: re.Match[str]) -> ImageBuild | None:
         """Give the build in an image of this family; None if the table has none."""
-        match = self.tag.fullmatch(tag)
-        row = self.build(match) if match and self.names.fullmatch(name) else None
-        if row is None or match is None:
+        _, cuda = _release(match)
+        row = next((build for build in self.builds if build.contains(match["ver"], cuda)), None)
+        if row is None:
             return None
-        cuda = row.cuda or (show_version(found) if (found := _cuda(match)) else "")
-        title = f"{self.framework} {show_version(_release(match))}" + f" of CUDA {cuda}" * bool(cuda)
+        name = f"{self.framework} {match['ver']}" + (f" of CUDA {show_version(cuda)}" if cuda else "")
         source = f"{'unsourced: ' * row.unsourced}{row.source}, {row.date}"
         only = row.platforms[0] if len(row.platforms) == 1 else None
         return ImageBuild(
-            name=title,
+            name=name,
             code=tuple((arch, tuple(map(parse_target, texts))) for arch, texts in sorted(row.code.items())),
-            platform=ImagePlatform(only, None, not row.unsourced, f"{title}; {source}") if only else None,
+            platform=ImagePlatform(only, None, not row.unsourced, f"{name}; {source}") if only else None,
             required=not row.unsourced,
             evidence=source,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FrameworkBuilds:
-    """The table of image_code.yaml."""
+def _release(match: re.Match[str]) -> tuple[Version, Version | None]:
+    """Give the release and the CUDA in a tag; the second is None if the tag does not have it."""
+    groups = match.groupdict()
+    return parse_version(match["ver"]), cuda_in_tag(match) if groups.get("cuda") or groups.get("cu") else None
 
-    families: tuple[_Family, ...]
+
+class FrameworkBuilds(msgspec.Struct, frozen=True):
+    """The table of image_code.yaml; the first family that matches an image and has a row for its tag counts."""
+
+    frameworks: list[_Family]
 
     def build(self, image: str) -> ImageBuild | None:
         """Give what an image was compiled for, by its reference; None if the table does not know it."""
-        name, tag = split_reference(image)
-        return next((build for family in self.families if (build := family.read(name, tag))), None)
+        matches = ((family, family.match(*split_reference(image))) for family in self.frameworks)
+        return next((build for family, match in matches if match and (build := family.read(match))), None)
 
     def nearest_image(self, image: str, capability: Version, architecture: str | None) -> str | None:
         """Find the image of the same repository that has code for a GPU and is nearest; None if none is known.
 
-        Newer releases and CUDA versions come first, and of them the oldest.
+        The same release and newer ones come first, and of them the oldest.
         """
         name, tag = split_reference(image)
-        for family in self.families:
-            match = family.tag.fullmatch(tag)
-            if match is not None and family.names.fullmatch(name):
-                tags = [
-                    known
-                    for known in _known_tags(family, match)
-                    if _suits(family, name, known, capability, architecture)
-                ]
-                ordered = sorted((_order(family, known), known) for known in tags)
-                newer = [known for order, known in ordered if order > _order(family, tag)]
-                older = [known for _, known in ordered if known not in newer]
-                return f"{name}:{(newer or older[::-1])[0]}" if ordered else None
+        for family in self.frameworks:
+            if (match := family.match(name, tag)) is None:
+                continue
+            tags = (known.format_map(match.groupdict("")) for build in family.builds for known in build.tags)
+            matches = [other for known in tags if (other := family.match(name, known))]
+            fitting = [
+                other
+                for other in matches
+                if (build := family.read(other)) and build.required and build.targets(architecture)
+                if build.serves(capability, architecture)
+            ]
+            ordered = sorted(fitting, key=lambda other: (_release(other)[0], _release(other)[1] or ()))
+            newer = [other for other in ordered if _release(other)[0] >= _release(match)[0]]
+            return f"{name}:{(newer or ordered[::-1])[0][0]}" if ordered else None
         return None
-
-
-def _suits(family: _Family, name: str, tag: str, capability: Version, architecture: str | None) -> bool:
-    build = family.read(name, tag)
-    if build is None or not build.runs_on(capability, architecture) or build.targets(architecture) is None:
-        return False
-    return build.platform is None or build.platform.runs_on(architecture, None)
-
-
-def _known_tags(family: _Family, match: re.Match[str]) -> Iterator[str]:
-    """List the tags that exist, of the same kind as the tag that matched."""
-    kept = {name: value or "" for name, value in match.groupdict().items()}
-    yield from (tag.format_map(kept) for build in family.builds for tag in build.tags)
-
-
-def _order(family: _Family, tag: str) -> tuple[Version, Version]:
-    match = family.tag.fullmatch(tag)
-    return (_release(match), _cuda(match) or ()) if match else ((), ())
-
-
-def _padded(version: Version, fields: int) -> Version:
-    return (*version, *([0] * fields))[:fields]
-
-
-def _release(match: re.Match[str]) -> Version:
-    return parse_version(match["ver"])
-
-
-def _cuda(match: re.Match[str]) -> Version | None:
-    groups = match.groupdict()
-    return cuda_in_tag(match) if groups.get("cuda") or groups.get("cu") else None
-
-
-def parse_target(text: str) -> Target:
-    """Read `8.6`, `9.0a`, `12.0+PTX` or `5.0-virtual`.
-
-    Raises ValueError.
-    """
-    match = _TARGET.fullmatch(text)
-    if match is None:
-        raise ValueError(f"compute capability: got {text!r}, wants such as 8.6, 9.0a, 12.0+PTX or 5.0-virtual")
-    ptx = match["ptx"]
-    exact = bool(match["exact"])
-    return Target(parse_version(match["capability"]), exact, ptx != "-virtual", ptx is not None and not exact)
-
-
-def load_builds(rows: Iterable[Mapping[str, Any]]) -> FrameworkBuilds:
-    """Read the rows of image_code.yaml; the first family that matches an image and has a row for its tag counts."""
-    return FrameworkBuilds(
-        tuple(
-            _Family(
-                framework=row["framework"],
-                names=re.compile("|".join(translate(name) for name in row["images"])),
-                tag=re.compile(row["tag_regex"]),
-                builds=msgspec.convert(row["builds"], tuple[_Build, ...]),
-            )
-            for row in rows
-        )
-    )

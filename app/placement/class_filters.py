@@ -246,11 +246,9 @@ def image_has_code(demand: Demand, node: NodeClass) -> Reason | None:
     """
     for build in demand.builds:
         if build.required and not build.runs_on(node.compute_capability, node.architecture):
-            wants = build.capabilities(node.architecture)
-            if not wants:
-                return reason(Code.ImageWithoutCodeForGPU, "image has no CUDA code for this CPU architecture")
-            wanted = f"compute capability {join_with_or(wants)}"
-            return reason(Code.ImageWithoutCodeForGPU, "image has no code for this GPU", wanted)
+            least = join_with_or(build.capabilities(node.architecture))
+            wants = f"compute capability {least}" if least else "a build with CUDA for this CPU architecture"
+            return reason(Code.ImageWithoutCodeForGPU, "image has no code for this GPU", wants)
     return None
 
 
@@ -258,11 +256,9 @@ def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | ImageBuild | None:
     """Find what says that an image may have no code for the node's GPU: its toolkit, or a build without a source."""
     if node.compute_capability is None:
         return None
-    for build in demand.builds:
-        if not build.runs_on(node.compute_capability, node.architecture):
-            return build
+    builds = (build for build in demand.builds if not build.runs_on(node.compute_capability, node.architecture))
     needs = (*demand.cuda, *demand.preferred_cuda)
-    return next(
+    return next(builds, None) or next(
         (need for need in needs if need.targets is not None and node.compute_capability not in need.targets), None
     )
 

@@ -112,9 +112,7 @@ def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> 
 def _platform(image: str, knowledge: Knowledge) -> ImagePlatform | None:
     """Give the platform of an image: by a row about its tag, else by its publisher's builds, else by its words."""
     platform, build = knowledge.images.platform(image), knowledge.image_code.build(image)
-    if build is None or build.platform is None or (platform is not None and platform.required):
-        return platform
-    return build.platform
+    return platform if platform and platform.required else (build and build.platform) or platform
 
 
 def image_builds(containers: Iterable[Container], knowledge: Knowledge) -> Iterator[ImageBuild]:

@@ -48,7 +48,6 @@ CODES_BY_TEXT = {
     "the policy denies several units": "SharedReplicasAskedAsGPUs",
     "image built for another machine": "ImageForOtherMachine",
     "image has no code for this GPU": "ImageWithoutCodeForGPU",
-    "image has no CUDA code for this CPU architecture": "ImageWithoutCodeForGPU",
     "GPU interconnect unknown": "GPUFactsMissing",
     "GPUs are not joined all-to-all": "InterconnectAbsent",
     "GPU form factor unknown": "GPUFactsMissing",
