@@ -14,7 +14,9 @@ from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import judge
 from app.values.versions import parse_version
 from tests.builders import demand, knowledge, node
+from tests.knowledge.image_verdicts import GPU, GPUS, IMAGES, PAGE, page, verdict
 from tests.knowledge.test_image_platforms import ARM, X86, pod_of
+from tests.placement.twin_images import built_for, has_code
 
 TABLE: list[dict[str, Any]] = yaml.safe_load(
     (Path(app.knowledge.__file__).parent / "image_code.yaml").read_text("utf-8")
@@ -46,9 +48,8 @@ def test_row_names_its_source_and_the_date_of_it(row: dict[str, Any]) -> None:
     assert all(SOURCE.match(source) for source in row["source"].split("; ")), row["source"]
     assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", str(row["date"]))
     assert set(row.get("platforms", ())) | set(row.get("code", ())) <= {"amd64", "arm64"}
-    assert not row.get("platforms") or set(row.get("code", ())) <= set(row["platforms"])
+    assert set(row["code"]) == set(row.get("platforms", ("amd64", "arm64")))
     assert parse_version(row["since"]) <= parse_version(row["until"])
-    assert row["code"]
 
 
 @pytest.mark.parametrize(("family", "row"), ROWS)
@@ -155,3 +156,22 @@ def test_build_that_is_known_needs_no_guess_by_its_toolkit() -> None:
 def test_nearest_tag_has_the_code(image: str, capability: str, architecture: str | None, expected: str | None) -> None:
     """F83: the next newer release or CUDA of the same repository, else the newest older one."""
     assert expected == BUILDS.nearest_image(image, parse_version(capability), architecture)
+
+
+def test_page_of_verdicts_is_that_of_the_engine() -> None:
+    """F35: forty published images or more on fourteen models of GPU or more, amd64 and arm64."""
+    assert len(IMAGES) >= 40
+    assert len(GPUS) >= 14
+    assert {gpu.architecture for gpu in GPUS} == {"amd64", "arm64"}
+    assert PAGE.read_text("utf-8") == page(), "run: make generated"
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("image", IMAGES)
+def test_nothing_fits_where_the_publishers_build_says_no(image: str, gpu: GPU) -> None:
+    """F35, F34: by a second reading of image_code.yaml, which shares no code with the first."""
+    machine = built_for(image)
+    starts = machine in (None, gpu.architecture)
+
+    if not (starts and has_code(image, gpu.capability, gpu.architecture)):
+        assert verdict(image, gpu) not in ("fits", "told")

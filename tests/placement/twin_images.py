@@ -75,7 +75,7 @@ def has_code(reference: str, capability: str, architecture: str | None) -> bool:
     has = [int(part) for part in capability.split(".")]
     for written in (one for targets in lists for one in targets):
         major, minor = (int(part) for part in re.findall(r"\d+", written)[:2])
-        exact, ptx = "a" in written, "PTX" in written or "virtual" in written
+        exact, ptx = re.search(r"\da", written), "PTX" in written or "virtual" in written
         if [major, minor] == has or (not exact and [major, minor] < has and (ptx or major == has[0])):
             return True
     return not lists
