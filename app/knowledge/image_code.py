@@ -8,7 +8,6 @@ GPUs when the process starts. On a GPU with neither, the first kernel fails with
 
 import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -51,10 +50,10 @@ def parse_target(text: str) -> Target:
 class ImageBuild:
     """The build of a framework in an image.
 
-    `name` is the framework with its release and CUDA. `code` are the targets by CPU architecture; an architecture that
-    it lacks is not known. `platform` is the only one that the image is built for, None if it has several or that is not
-    known. `required` says that filters enforce it, because the publisher's own build is the source. `evidence` says in
-    words where it comes from.
+    `name` is the framework with its release and CUDA, and the image of which this one may be a copy. `code` are the
+    targets by CPU architecture; an architecture that it lacks is not known. `platform` is the only one that the image
+    is built for, None if it has several or that is not known. `required` says that filters enforce it: the image is the
+    published one, and the publisher's own build is the source. `evidence` says in words where it comes from.
     """
 
     name: str
@@ -121,26 +120,42 @@ class _Family(msgspec.Struct, frozen=True):
     tag_regex: str
     builds: list[_Build]
 
+    def published(self, name: str) -> str | None:
+        """Give the image of this family that has a name, or of which it may be a copy in another registry."""
+        copied = (image for image in self.images if name.endswith(f"/{_without_registry(image)}"))
+        return name if name in self.images else next(copied, None)
+
     def match(self, name: str, tag: str) -> re.Match[str] | None:
         """Read a tag of an image of this family; None for another image, and for a tag of another form."""
-        return re.fullmatch(self.tag_regex, tag) if any(fnmatchcase(name, image) for image in self.images) else None
+        return re.fullmatch(self.tag_regex, tag) if self.published(name) else None
 
-    def read(self, match: re.Match[str]) -> ImageBuild | None:
+    def build(self, name: str, tag: str) -> ImageBuild | None:
         """Give the build in an image of this family; None if the table has none."""
+        if (match := self.match(name, tag)) is None:
+            return None
         _, cuda = _release(match)
         row = next((build for build in self.builds if build.contains(match["ver"], cuda)), None)
         if row is None:
             return None
-        name = f"{self.framework} {match['ver']}" + (f" of CUDA {show_version(cuda)}" if cuda else "")
-        source = f"{'unsourced: ' * row.unsourced}{row.source}, {row.date}"
+        original = self.published(name)
+        words = f"{self.framework} {match['ver']}" + (f" of CUDA {show_version(cuda)}" if cuda else "")
+        words += f" (if it is a copy of {original})" if name != original else ""
+        required = name == original and not row.unsourced
+        source = f"{'not enforced: ' * (not required)}{row.source}, {row.date}"
         only = row.platforms[0] if len(row.platforms) == 1 else None
         return ImageBuild(
-            name=name,
+            name=words,
             code=tuple((arch, tuple(map(parse_target, texts))) for arch, texts in sorted(row.code.items())),
-            platform=ImagePlatform(only, None, not row.unsourced, f"{name}; {source}") if only else None,
-            required=not row.unsourced,
+            platform=ImagePlatform(only, None, required, f"{words}; {source}") if only else None,
+            required=required,
             evidence=source,
         )
+
+
+def _without_registry(name: str) -> str:
+    """Drop the host from the name of an image."""
+    host, _, path = name.partition("/")
+    return path if "." in host else name
 
 
 def _release(match: re.Match[str]) -> tuple[Version, Version | None]:
@@ -156,8 +171,8 @@ class FrameworkBuilds(msgspec.Struct, frozen=True):
 
     def build(self, image: str) -> ImageBuild | None:
         """Give what an image was compiled for, by its reference; None if the table does not know it."""
-        matches = ((family, family.match(*split_reference(image))) for family in self.frameworks)
-        return next((build for family, match in matches if match and (build := family.read(match))), None)
+        name, tag = split_reference(image)
+        return next((build for family in self.frameworks if (build := family.build(name, tag))), None)
 
     def nearest_image(self, image: str, capability: Version, architecture: str | None) -> str | None:
         """Find the image of the same repository that has code for a GPU and is nearest; None if none is known.
@@ -173,10 +188,11 @@ class FrameworkBuilds(msgspec.Struct, frozen=True):
             fitting = [
                 other
                 for other in matches
-                if (build := family.read(other)) and build.required and build.targets(architecture)
+                if (build := family.build(name, other[0])) and build.required and build.targets(architecture)
                 if build.serves(capability, architecture)
             ]
             ordered = sorted(fitting, key=lambda other: (_release(other)[0], _release(other)[1] or ()))
             newer = [other for other in ordered if _release(other)[0] >= _release(match)[0]]
-            return f"{name}:{(newer or ordered[::-1])[0][0]}" if ordered else None
+            if ordered:
+                return f"{name}:{(newer or ordered[::-1])[0][0]}"
         return None

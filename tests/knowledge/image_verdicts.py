@@ -69,9 +69,12 @@ IMAGES = (
     ),
     *(
         f"vllm/vllm-openai:{tag}"
-        for tag in ("v0.6.6", "v0.8.5", "v0.9.0", "v0.10.0", "v0.11.0", "v0.17.0", "v0.20.0", "v0.20.0-cu129")
+        for tag in (
+            "v0.6.6", "v0.8.5", "v0.9.0", "v0.10.0", "v0.11.0", "v0.17.0", "v0.17.0-cu130", "v0.20.0", "v0.20.0-cu129",
+        )
     ),
     *(f"ghcr.io/huggingface/text-generation-inference:{tag}" for tag in ("2.2.0", "3.3.6")),
+    "registry.example/mirror/pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime",
     "ollama/ollama:0.11.11",
     *(f"rapidsai/base:{tag}" for tag in ("23.12-cuda12.0-py3.10", "24.10-cuda12.5-py3.11", "25.12-cuda13-py3.13")),
     *(f"ghcr.io/ggml-org/llama.cpp:server-cuda{cuda}" for cuda in ("12", "13")),

@@ -114,7 +114,11 @@ def test_other_words_are_no_target(text: str) -> None:
         ("vllm/vllm-openai:v0.11.0", GH200, ARM, None),
         ("vllm/vllm-openai:v0.9.0", GH200, ARM, "ImageForOtherMachine"),
         ("ghcr.io/huggingface/text-generation-inference:3.3.4", B200, X86, "ImageWithoutCodeForGPU"),
-        ("example.com/mirror/pytorch:2.7.0-cuda12.6-cudnn9-runtime", B200, X86, None),
+        ("vllm/vllm-openai:v0.17.0", "NVIDIA-L40S", ARM, None),  # its code for 8.7 runs on 8.9
+        ("vllm/vllm-openai:v0.22.1-cu129-ubuntu2404", V100, X86, "ImageWithoutCodeForGPU"),
+        ("ghcr.io/huggingface/text-generation-inference:3.3.7", P100, X86, "ImageWithoutCodeForGPU"),
+        (TORCH % "2.14.0-cuda12.6-cudnn9", GH200, ARM, None),
+        (f"{TORCH % '2.7.0-cuda12.6-cudnn9'}@sha256:{'0' * 64}", B200, X86, "ImageWithoutCodeForGPU"),
     ],
 )
 def test_publishers_own_build_decides(image: str, product: str, labels: dict[str, str], expected: str | None) -> None:
@@ -131,6 +135,55 @@ def test_build_without_a_source_is_told_and_scored() -> None:
     assert lacking is not None
     assert "an image of PyTorch 2.0.1 of CUDA 11.7 is not known to have code" in lacks_code_words(lacking, b200)
     assert lacks_code(wanted, node(product=T4, labels=X86).node_class) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "original"),
+    [
+        ("registry.corp/mirror/pytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime", "pytorch/pytorch"),
+        ("registry.corp:5000/pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel", "pytorch/pytorch"),
+        ("mirror.gcr.io/vllm/vllm-openai:v0.8.5", "vllm/vllm-openai"),
+        (
+            "harbor.corp/ghcr/huggingface/text-generation-inference:3.3.6",
+            "ghcr.io/huggingface/text-generation-inference",
+        ),
+    ],
+)
+def test_copy_in_another_registry_is_inferred_told_and_not_refused(image: str, original: str) -> None:
+    """F35: whoever copies an image keeps its path and its tag, which is no proof."""
+    wanted = demand(pod_of(image))
+
+    lacking = lacks_code(wanted, node(product=B200, labels=X86).node_class)
+
+    assert code_of(image, B200, X86) is None
+    assert lacking is not None
+    assert f"(if it is a copy of {original})" in lacks_code_words(lacking, node(product=B200, labels=X86).node_class)
+    assert BUILDS.nearest_image(image, (10, 0), "amd64") is None
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "pytorch/pytorch",
+        "pytorch/pytorch:latest",
+        f"pytorch/pytorch@sha256:{'0' * 64}",
+        "pytorch/pytorch:2.7.0-CUDA12.6-CUDNN9-RUNTIME",
+        "ghcr.io/pytorch/pytorch-nightly:2.10.0.dev20251101-cuda13.0-cudnn9-runtime",
+        "myteam/pytorch:2.7.0-cuda12.6-cudnn9-runtime",
+        "notpytorch/pytorch:2.7.0-cuda12.6-cudnn9-runtime",
+        "rocm/pytorch:rocm6.4_ubuntu24.04_py3.12_pytorch_release_2.6.0",
+        "vllm/vllm-openai-rocm:v0.17.0",
+        "vllm/vllm-openai:nightly",
+        "vllm/vllm-openai:v0.17.0-arm64",
+        "vllm/vllm-openai:v0.30.0",
+        "ollama/ollama:0.32.5-rocm",
+        "ghcr.io/huggingface/text-generation-inference:3.3.6-rocm",
+        "",
+    ],
+)
+def test_image_that_no_row_is_about_is_not_judged(image: str) -> None:
+    """F35: another tag, a nightly build, another vendor, a name that only looks alike."""
+    assert BUILDS.build(image) is None
 
 
 def test_build_that_is_known_needs_no_guess_by_its_toolkit() -> None:
