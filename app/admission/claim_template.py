@@ -93,7 +93,12 @@ def _needs(profiles: tuple[str, ...], demand: Demand, knowledge: Knowledge) -> I
     for need in demand.cuda:
         if (driver := _driver(need, demand.accept)) is not None:
             yield driver
-    yield from _not_among({capability for need in demand.cuda for capability in need.unsupported}, knowledge)
+    existing = {product.compute_capability for product in knowledge.products.by_form.values()}
+    unsupported = {capability for need in demand.cuda for capability in need.unsupported}
+    for build in demand.builds:
+        if build.required:
+            unsupported |= {capability for capability in existing if not build.runs_on(capability, None)}
+    yield from _not_among(unsupported, existing | set(knowledge.cuda.first_in))
 
 
 def _any_product(patterns: Iterable[ProductPattern], product: str = _PRODUCT) -> str:
@@ -157,10 +162,9 @@ def _branch(branch: int, floor: Version) -> str:
     return f"({semver_at_least(_DRIVER, max(floor, (branch,)))} && {below})"
 
 
-def _not_among(unsupported: set[Version], knowledge: Knowledge) -> Iterator[str]:
+def _not_among(unsupported: set[Version], existing: set[Version]) -> Iterator[str]:
     """Write that a compute capability is none of these, as ranges between those that existing GPUs have."""
-    existing = {product.compute_capability for product in knowledge.products.by_form.values()}
-    supported = sorted((existing | set(knowledge.cuda.first_in)) - unsupported)
+    supported = sorted(existing - unsupported)
     for position, run in groupby(sorted(unsupported), lambda capability: bisect(supported, capability)):
         excluded = tuple(run)
         above = f"{_CAPABILITY}.compareTo({semver(excluded[-1])}) > 0"

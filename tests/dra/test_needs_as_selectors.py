@@ -52,6 +52,7 @@ IMAGES = (
     "nvcr.io/nvidia/pytorch:24.05-py3",
     "nvcr.io/nvidia/cuda:13.0.1-base-ubuntu24.04",
     "nvcr.io/nvidia/cuda:11.8.0-base-ubuntu22.04",
+    "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime",
 )
 DEMANDS = {
     "product": claimed(products="H100"),
