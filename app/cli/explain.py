@@ -125,6 +125,9 @@ def explain_pod(
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
     use: PrometheusOptions,
     policies: Policies = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show what the answer rests on: evidence, scores.")
+    ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
@@ -175,7 +178,7 @@ def explain_pod(
     show(
         explanations[0] if len(explanations) == 1 else explanations,
         "text" if output == "wide" else output,
-        lambda console: _show(console, explanations, titles, by_node),
+        lambda console: _show(console, explanations, titles, by_node, details or output == "wide"),
     )
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
 
@@ -203,13 +206,13 @@ def _explained(
     return replace(answer, notes=(*filter(None, (now,)), *pod.notes, *answer.notes))
 
 
-def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:
+def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool, details: bool) -> None:
     for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
         if number:
             console.print()
         if title:
             console.print(f"[bold]{escape(title)}[/]")
-        print_explanation(console, explanation, by_node)
+        print_explanation(console, explanation, by_node, details)
 
 
 def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:

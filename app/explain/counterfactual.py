@@ -85,7 +85,7 @@ class Fix:
     @property
     def opened_nodes(self) -> str:
         """The nodes that it opens, in words."""
-        return f"{counted(self.opens, 'node')}, such as {self.node}"
+        return f"{counted(self.opens, 'node')}, {'such as ' * (self.opens > 1)}{self.node}"
 
 
 Change = TypeVar("Change")

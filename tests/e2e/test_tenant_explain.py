@@ -160,7 +160,7 @@ def test_tenant_reads_why_his_pod_waits_and_nothing_of_others_but_counts(plane: 
     assert (code, answer["kind"], answer["metadata"]) == (200, "Explanation", {"name": "waits", "namespace": TEAM})
     assert (explanation["fits"], explanation["nodes"]) == (0, 2)
     assert explanation["primary"]["reason"] == "InsufficientGPUs"
-    assert "0 of 2 nodes fit" in answer["cause"]
+    assert "its on none of 2 nodes" in answer["cause"]
     assert "secret" not in json.dumps(answer)
     assert any("of other namespaces" in edit["text"] for fix in explanation["fixes"] for edit in fix["edits"])
     full = service.explain({"namespace": TEAM, "name": "waits"})
@@ -180,7 +180,7 @@ def test_kubectl_alone_shows_the_cause(plane: ControlPlane, binaries: Binaries) 
 
     assert shown.code == 0, shown.err
     assert "InsufficientGPUs" in shown.out
-    assert "0 of 2 nodes fit" in shown.out
+    assert "its on none of 2 nodes" in shown.out
     assert may.out.strip() == "yes"
     assert yaml.safe_load(document.out)["kind"] == "Explanation"
 
