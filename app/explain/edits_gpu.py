@@ -16,10 +16,11 @@ from app.explain.container_requests import (
     total_after,
     units_of,
 )
-from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
+from app.explain.edits import ENDS_OTHERS, Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
 from app.explain.edits_in_tree import OPERATING_SYSTEM
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.knowledge.images import repository
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import normal_form
 from app.kube.gpu_usage import GPUUsage
@@ -31,7 +32,7 @@ from app.placement.filters import allows_product
 from app.policy.demand import Demand
 from app.values.errors import BadInput
 from app.values.quantity import parse_mib
-from app.values.reasons import Code
+from app.values.reasons import Code, join_with_or
 from app.values.versions import Version, parse_minimum, show_version
 
 
@@ -96,7 +97,7 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
                 wished = wish is not None and profile_of(other) == wish[0]
                 lesser = "" if wished else _lesser_unit(near_miss.node.node_class, resource, other)
                 text = f"ask for {other} instead of {resource}{requesters}{f': {lesser}' if lesser else ''}"
-                weight = 10 if wished else 35 + changes_kind
+                weight = 10 if wished else 35 + changes_kind + 8 * bool(lesser)
                 yield Edit("ask-another", text, weight, replace_resource(resource, other))
 
 
@@ -181,8 +182,11 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         if 0 < short <= freed:
             names = ", ".join(_holder(one, idle.get(one.name), states.get(one.name, "")) for one in evicted[:3])
             more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
-            yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
-                       node=_with_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
+            elsewhere = {one.name.partition("/")[0] for one in evicted} - {near_miss.scheduled_pod.pod.namespace}
+            ask = f"; ask who runs namespace {join_with_or(sorted(elsewhere))}" if elsewhere else ""
+            text = f"free {short} {resource} on {node.name}, held by {names}{more}{ask}"
+            weight = 51 + freed + ENDS_OTHERS * bool(elsewhere)
+            yield Edit("free-gpus", text, weight, None, _with_units(resource, freed), node.name, None, tuple(evicted))
 
 
 def _holder(usage: GPUUsage, idle_seconds: float | None, state: str) -> str:
@@ -230,6 +234,7 @@ def change_need(near_miss: NearMiss) -> Iterator[Edit]:
     shared = near_miss.code is Code.GPUMemoryBudgetExceeded
     if value is not None and value != annotations[key]:
         weight = 24 + (_distance_of_need(annotations[key], offer) if offer is not None else 0)
+        weight += 22 * (value == "Any")  # a share in place of a whole GPU, or the reverse
         text = f"set {key}: {value} instead of {annotations[key]}"
         yield Edit("lower-need", text, weight, set_annotation(key, value))
     if value is None or value == annotations[key] or shared:
@@ -284,18 +289,24 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
     denied = [name for name in allowed.split(",") if name.strip().startswith("!")]
     part_text = _part_of_gpu(near_miss)
     if names and not (part_text and any(amount > 1 for _, amount in near_miss.scheduled_pod.demand.resources)):
-        lesser = part_text or _less_memory(near_miss)
-        value = ",".join((*(name.strip() for name in allowed.split(",")), label))
-        text = f"allow {label} too, in {key}{f': {lesser}' if lesser else ''}"
+        lesser, larger = part_text or _less_memory(near_miss), ""
         asked, offered = _asked_memory(near_miss), near_miss.node.node_class.memory_mib
+        if asked and offered and offered > MUCH_LARGER * _asked_memory(near_miss, max):
+            larger = f"a larger GPU, with {offered} MiB of memory"
+        value = ",".join((*(name.strip() for name in allowed.split(",")), label))
+        text = ": ".join(filter(None, (f"allow {label} too, in {key}", lesser or larger)))
         farther = distance(asked, offered) if asked and offered else 0.0
-        yield Edit("allow-product", text, (45 if lesser else 23) + farther, set_annotation(key, value))
+        yield Edit(
+            "allow-product", text, (45 if lesser else 27 if larger else 23) + farther, set_annotation(key, value)
+        )
     if denied:
         text = ",".join(name.strip() for name in names)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
                    set_annotation(key, text or None))  # fmt: skip
 
 
+MUCH_LARGER = 1.5
+"""Times the memory of the requested product from which another one is called larger; a guess."""
 MOST_CORRECTED = 8
 """Names of one annotation that are compared with all products: 0.5 ms each, and people misspell the first."""
 
@@ -321,11 +332,11 @@ def _part_of_gpu(near_miss: NearMiss) -> str:
     return next((f"one unit is {unit} there" for unit in parts), "")
 
 
-def _asked_memory(near_miss: NearMiss) -> int:
-    """Return the least memory of the requested products in MiB; 0 where no table knows any."""
+def _asked_memory(near_miss: NearMiss, which: Callable[..., int] = min) -> int:
+    """Return the least memory of the requested products in MiB, or the most (`max`); 0 where no table knows any."""
     demand = near_miss.scheduled_pod.demand
     rows = near_miss.snapshot.knowledge.products.by_form.items()
-    return min((row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)), default=0)
+    return which((row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)), default=0)
 
 
 def _less_memory(near_miss: NearMiss) -> str:
@@ -339,24 +350,25 @@ def _less_memory(near_miss: NearMiss) -> str:
 def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     """Use an image built for a CUDA version that the node's driver runs: of its major version, or at most its own.
 
-    The image is of the same repository where its tags are known; else an image of NVIDIA stands for it.
+    The image is of the same repository; where its tags are not known, the change names none.
     """
     cuda = near_miss.node.node_class.cuda
     if near_miss.code not in IMAGE_CODES or cuda is None:
         return
     images = near_miss.snapshot.knowledge.images
     for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
-        changes: dict[str, str] = {}
+        changes, examples = dict[str, str](), list[str]()
         for container in near_miss.scheduled_pod.pod.containers:
             inferred = images.infer(container.image)
             if inferred is not None and (exact or inferred.cuda[: len(most)] > most):
-                changes[container.image] = images.older_image(container.image, most) or OLD_IMAGE.format(
-                    show_version(cuda)
-                )
+                known = images.older_image(container.image, most)
+                changes[container.image] = known or f"{repository(container.image)}:cuda{show_version(cuda)}"
+                examples += [known] if known else []
         if changes:
             shown = show_version(cuda) if exact else f"{cuda[0]}.x"
-            text = f"use an image built for CUDA <= {shown}, such as {', '.join(changes.values())}"
-            yield Edit("older-image", text, 40 + exact, _with_images(changes))
+            such = f", such as {', '.join(examples)}" if examples else f" of {', '.join(map(repository, changes))}"
+            text = f"use an image built for CUDA <= {shown}{such}"
+            yield Edit("older-image", text, (19 if examples else 22) + exact / 4, _with_images(changes))
 
 
 def _with_images(changes: Mapping[str, str]) -> Callable[[EditedDocument], None]:
@@ -378,7 +390,6 @@ def drop_runtime_class(near_miss: NearMiss) -> Iterator[Edit]:
 
 ANY_MINOR = 999
 """A minor version above any of CUDA."""
-OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
 IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
                Code.ComputeCapabilityTooLow)  # fmt: skip
 

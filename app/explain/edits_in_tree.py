@@ -138,7 +138,7 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
     if left > 0 and (requests := lowered(pod, resource, left)):
         text = f"request {amount_text(resource, left)} of {resource} instead of {amount_text(resource, wanted)}"
         text += requests_text(pod, resource, requests)
-        yield Edit("request-less", text, 30 + distance(wanted, left), set_requests(resource, requests))
+        yield Edit("request-less", text, 22.4 + distance(wanted, left) / 2, set_requests(resource, requests))
     elif left <= 0 and is_extended(resource) and not _is_of_gpus(near_miss, resource):
         text = f"request no {resource}{names_of_requesters(pod, resource)}"
         yield Edit("drop-resource", text, 32, without_resource(resource))

@@ -46,7 +46,7 @@ NEWER = {
     "nvcr.io/nvidia/pytorch": "25.12-py3",
     "nvcr.io/nvidia/tritonserver": "25.12-py3",
     "nvidia/cuda": "13.1.0-runtime-ubuntu24.04",
-    "pytorch/pytorch": "2.10.0-cuda13.0-cudnn9-runtime",
+    "pytorch/pytorch": "2.9.0-cuda13.0-cudnn9-runtime",
 }
 LESSER_KINDS = ("ask-fewer", "ask-another")
 """Kinds of edits by which a pod gets fewer GPUs, or another kind of them."""
@@ -117,7 +117,7 @@ def intended(rng: random.Random, fleet: str) -> Document:
     node = rng.choice(nodes)
     resource = rng.choice([name for name, _ in node.node_class.offered])
     free = max(1, node.free.units.get(resource, 1))
-    several = profile_of(resource) is None and not node.node_class.unit_words(resource).startswith("a time-slice")
+    several = node.node_class.unit_words(resource) == "a whole GPU"
     limits: Document = {resource: str(rng.randint(1, min(free, 8)) if several else 1)}
     limits |= {"cpu": str(rng.randint(1, 4)), "memory": f"{rng.randint(1, 16)}Gi"} if rng.random() < 0.7 else {}
     annotations: dict[str, str] = {}
