@@ -45,6 +45,13 @@ def print_explanation(console: Console, explanation: Explanation, by_node: bool 
         _nodes(console, explanation)
 
 
+def print_first_change(console: Console, explanation: Explanation) -> None:
+    """Print the first line of the answer, and the first change that helps."""
+    _headline(console, explanation)
+    for fix in explanation.fixes[:1]:
+        console.print(f"  → {escape('; and '.join(edit.text for edit in fix.edits))} → {escape(fix.opened_nodes)}")
+
+
 def _ending(console: Console, pod: str, ending: Ending) -> None:
     """Print how the pod ended, why, and what to do."""
     what = "was refused by the kubelet of" if ending.refused else f"has ended ({ending.phase}) on"

@@ -45,8 +45,7 @@ HOLDERS = ", held by "
 class PendingCause:
     """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps.
 
-    `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
-    reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
+    `nodes` is the number of nodes with that reason. `remedy` is what helps against the reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
     `opens` says which nodes the fix opens. `sentence` is the message with what the nodes have, empty where nothing is
     to be added. `headline` is that of the explanation. `gang` is how many pods of its gang fit together, empty where it
     is the message, or there is no gang.
@@ -57,7 +56,6 @@ class PendingCause:
     nodes: int
     fits: int
     fix: str
-    all_nodes: int = 0
     remedy: str = ""
     change: str = ""
     opens: str = ""
@@ -98,7 +96,6 @@ def cause_of(explanation: Explanation) -> PendingCause:
         primary.nodes,
         explanation.fits,
         "; ".join(edit.text for edit in smallest.edits) if smallest else "",
-        explanation.nodes,
         primary.remedy,
         _change(smallest.edits, explanation.pod.partition("/")[0]) if smallest else "",
         smallest.opened_nodes if smallest else "",

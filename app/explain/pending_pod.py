@@ -291,7 +291,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
     yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
     yield from asks_for_none(scheduled_pod, snapshot)
-    yield from what_it_got(scheduled_pod, node, snapshot.knowledge.products, _left_out(nodes.groups, snapshot))
+    left_out = _left_out(nodes.groups, snapshot) if node is not None else ()
+    yield from what_it_got(scheduled_pod, node, snapshot.knowledge.products, left_out)
     if pod.live and (refusals := scheduled_pod.review_result.reasons):
         yield f"created again now, it would be refused: {'; '.join(reason.message for reason in refusals)}"
 

@@ -77,6 +77,18 @@ def test_nodes_shows_what_stands_against_each(file: str, words: list[str]) -> No
     assert [line for line in output.splitlines() if line.endswith(" ")] == []
 
 
+def test_namespace_without_a_name_lists_what_waits_in_it() -> None:
+    """F83: since when, the cause, and the first change, in three lines each."""
+    listed, empty = explained("-n", "language", "--demo-fleet", "weekday"), explained("-n", "x", "--demo")
+
+    lines = listed.output.splitlines()
+    assert lines[0].startswith("since ")
+    assert lines[1].startswith("language/distill fits on none of 23 nodes: not enough free GPUs")
+    assert lines[2].startswith("  → allow NVIDIA-H100-80GB-HBM3 too")
+    assert listed.exit_code == 1
+    assert (empty.exit_code, "no pod of namespace x waits" in empty.output) == (0, True)
+
+
 def test_json_and_yaml_say_the_same(file: str) -> None:
     """F83."""
     texts = [explained("-f", file, "--demo", "--nodes", "-o", output).output for output in ("json", "yaml")]

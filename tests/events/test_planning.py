@@ -27,9 +27,9 @@ from app.kube.pods import ObjectReference
 POD = ObjectReference("v1", "Pod", "team", "p", "uid-p")
 JOB = ObjectReference("batch/v1", "Job", "team", "j", "uid-j")
 NONE = "fits on none of 23 nodes: "
-FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "x", 23, "wait for GPUs", "ask for 2", "2 nodes",
+FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "x", "wait for GPUs", "ask for 2", "2 nodes",
                     headline=NONE + "not enough free GPUs")  # fmt: skip
-OLD = PendingCause("DriverTooOld", "driver too old", 5, 0, "", 23, "upgrade the node's driver",
+OLD = PendingCause("DriverTooOld", "driver too old", 5, 0, "", "upgrade the node's driver",
                    headline=NONE + "driver too old")  # fmt: skip
 FULL_SAID = Statement("InsufficientGPUs", "not enough free GPUs; ask for 2", "note")
 

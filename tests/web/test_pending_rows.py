@@ -356,8 +356,8 @@ def row(name: str, cause: PendingCause | None, namespace: str = "a") -> PendingP
     return PendingPodRow(namespace, name, "1 × nvidia.com/gpu", "", cause)
 
 
-DRIVER = PendingCause("DriverTooOld", "CUDA driver too old: wants >= 580", 4, 0, "", 9, "use an older image")
-PRODUCT = PendingCause("ProductNotAllowed", "wants H100", 3, 0, "allow A100", 9, "r", opens="1 node, such as x")
+DRIVER = PendingCause("DriverTooOld", "CUDA driver too old: wants >= 580", 4, 0, "", "use an older image")
+PRODUCT = PendingCause("ProductNotAllowed", "wants H100", 3, 0, "allow A100", "r", opens="1 node, such as x")
 FITTING = PendingCause("", "fits on 120 nodes now", 0, 120, "")
 SIXTY = [*(row(f"p{index}", DRIVER) for index in range(40)), *(row(f"q{index}", PRODUCT, "b") for index in range(19)),
          row("new", None), row("fits", FITTING)]  # fmt: skip
