@@ -144,7 +144,9 @@ def explain_pod(
     """
     words = [word for word in (kind, name) if word]
     if (words and file) or not (words or file or (namespace and not url)):
-        raise BadInput("explain: wants the name of a pod or a workload, -f with a file, or -n with a namespace")
+        raise BadInput(
+            "explain: wants the name of a pod or a workload, -f with a file, or -n with a namespace; one of them"
+        )
     by_node = nodes or output == "wide"
     if url:
         others = (("--prometheus", use.prometheus), ("--policies", policies), ("another fleet", fleet.given))

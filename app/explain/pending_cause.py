@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one cause for which a pod is pending, and its sentence on the web page and in Events.
 
-`primary_reason` chooses the reason to read first of all those that refuse nodes (docs/decisions/0021). A reason names
+`causes` chooses the reasons to read first of all those that refuse nodes (docs/decisions/0021). A reason names
 no value of a node, since kube-scheduler groups nodes by the text of their reasons (values/reasons.py); what the nodes
 have instead is added here.
 
@@ -45,10 +45,10 @@ HOLDERS = ", held by "
 class PendingCause:
     """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps.
 
-    `nodes` is the number of nodes with that reason. `remedy` is what helps against the reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
-    `opens` says which nodes the fix opens. `sentence` is the message with what the nodes have, empty where nothing is
-    to be added. `headline` is that of the explanation. `gang` is how many pods of its gang fit together, empty where it
-    is the message, or there is no gang.
+    `nodes` is the number of nodes with that reason. `remedy` is what helps against the reason in general. `change` is
+    the fix for readers of the pod's Events: pods of other namespaces are not named. `opens` says which nodes the fix
+    opens. `sentence` is the message with what the nodes have, empty where nothing is to be added. `headline` is that of
+    the explanation. `gang` is how many pods of its gang fit together, empty where it is the message, or there is none.
     """
 
     reason: str
@@ -216,11 +216,6 @@ def causes(
 
 MOST_CAUSES = 3
 """Causes in the first line of an answer."""
-
-
-def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node]) -> Refused | None:
-    """Give the first of the causes; None where there is none."""
-    return next(iter(causes(groups, fixes, nodes)), None)
 
 
 @dataclass(frozen=True, slots=True)

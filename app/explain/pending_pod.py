@@ -66,6 +66,7 @@ from app.kube.finished_pods import Ending
 from app.kube.gangs import Gang, with_pod_group
 from app.kube.pod_limits import check_constraints
 from app.kube.pods import PREFIX
+from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
 from app.placement.class_filters import lacks_code, lacks_code_words, memory_per_unit
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
@@ -207,11 +208,13 @@ def _answer(
     amounts = Amounts(requests, dict(demand.resources), snapshot.used)
     primary, *also = (not fitting and causes(groups, nodes.fixes, snapshot.nodes, amounts)) or (None,)
     metadata = pod.review.document.get("metadata") or {}
+    admission = admission_outcome(scheduled_pod.review_result)
+    recorded = tuple(map(str, present_record(pod.review).get("actions", ())))
     return Explanation(
         pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
         policies=scheduled_pod.ruling.policies,
         asks=dict(demand.resources),
-        needs=tuple(needs(demand, scheduled_pod.pod, snapshot.knowledge.families)),
+        needs=(*needs(demand, scheduled_pod.pod, snapshot.knowledge.families), *_not_known(demand, snapshot)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),
@@ -229,7 +232,7 @@ def _answer(
         dra=_equivalent_claim(demand, snapshot),
         unsourced=_unsourced(snapshot),
         unjudged=_unjudged(scheduled_pod, nodes.constraints),
-        admission=_admission(pod, scheduled_pod.review_result),
+        admission=replace(admission, actions=recorded) if pod.live else admission,
         verdicts=(yield from _verdicts(groups)) if by_node else None,
         bound=None if pod.node is None else _bound_verdict(pod.node, groups),
         ending=pod.ending,
@@ -290,11 +293,28 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     classes = [node.node_class for node in fitting]
     lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
     yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
+    memory = (memory_per_unit(scheduled_pod.demand, one) or 0 for one in classes)
+    asked = scheduled_pod.demand.memory_mib
+    if asked and (less := min((mib for mib in memory if 0 < mib < asked), default=0)):
+        yield f"asked {asked} MiB per GPU, tested >= {int(asked * MEMORY_TOLERANCE)}: a node that fits has {int(less)}"
+    if not pod.node and not pod.review.has_our_scheduler and scheduled_pod.demand.requests_gpus:
+        yield (
+            f"admission leaves this pod as it is, since it names scheduler {scheduled_pod.pod.scheduler_name}: a "
+            "policy with that schedulerName includes it; without one it needs its own toleration and runtimeClassName"
+        )
     yield from asks_for_none(scheduled_pod, snapshot)
     left_out = _left_out(nodes.groups, snapshot) if node is not None else ()
     yield from what_it_got(scheduled_pod, node, snapshot.knowledge.products, left_out)
     if pod.live and (refusals := scheduled_pod.review_result.reasons):
         yield f"created again now, it would be refused: {'; '.join(reason.message for reason in refusals)}"
+
+
+def _not_known(demand: Demand, snapshot: World) -> Iterator[str]:
+    """Say that no driver was compared, since nothing tells the CUDA version of the pod."""
+    classes = (node.node_class for node in snapshot.nodes.values())
+    drivers = (one.cuda and any(one.allocatable(resource) for resource, _ in demand.resources) for one in classes)
+    if not (demand.cuda or demand.preferred_cuda) and any(drivers):
+        yield f"CUDA of its image is not known: drivers were not checked; set {CUDA}"
 
 
 def _left_out(groups: Groups, snapshot: World) -> list[tuple[str, int]]:
@@ -305,11 +325,7 @@ def _left_out(groups: Groups, snapshot: World) -> list[tuple[str, int]]:
         gpu_nodes = sum(snapshot.nodes[name].has_gpus for name in names)
         if lasting and gpu_nodes:
             counts[objection_text(first_objection(lasting))] += gpu_nodes
-    return counts.most_common(MOST_NEEDS_NAMED)
-
-
-MOST_NEEDS_NAMED = 2
-"""Needs that are named as what led a pod to its node."""
+    return counts.most_common(2)
 
 
 def _with_fixes(pod: _ReadPod, judged: _JudgedNodes) -> Generator[None, None, _JudgedNodes]:
@@ -409,14 +425,6 @@ def _verdict(name: str, objections: tuple[Objection, ...]) -> NodeVerdict:
     return NodeVerdict(
         name, not objections, tuple(map(objection_name, objections)), tuple(map(objection_text, objections))
     )
-
-
-def _admission(pod: _ReadPod, result: ReviewResult) -> AdmissionOutcome:
-    """Say what admission would do with a new pod, or has done with one that exists, by its decision annotation."""
-    outcome = admission_outcome(result)
-    if not pod.live:
-        return outcome
-    return replace(outcome, actions=tuple(map(str, present_record(pod.review).get("actions", ()))))
 
 
 def admission_outcome(result: ReviewResult) -> AdmissionOutcome:

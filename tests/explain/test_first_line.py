@@ -146,3 +146,28 @@ def test_ending_pods_of_other_namespaces_is_the_last_change() -> None:
     assert [edit.kind for edit in fixes[-1].edits] == ["free-gpus"]
     assert "ask who runs namespace" in fixes[-1].edits[0].text
     assert GPU in fixes[-1].edits[0].text
+
+
+def test_what_is_not_known_or_only_within_a_tolerance_is_said() -> None:
+    """F83: a job that fills 16 GiB dies on a T4, and nobody compared a driver with an image of no known CUDA."""
+    t4 = Pool("t4", "T4", "12.4", 1, 0, 8)
+
+    explanation = answer(world(t4), pod(annotations={"gpu-memory": "16Gi"}))
+
+    assert "CUDA of its image is not known: drivers were not checked; set gpu-usher.io/cuda" in explanation.needs
+    assert "asked 16384 MiB per GPU, tested >= 15237: a node that fits has 15360" in explanation.notes
+    known = answer(world(t4), pod(annotations={"gpu-memory": "8Gi", "cuda": "12.2"}))
+    assert [note for note in (*known.needs, *known.notes) if note.startswith(("CUDA of its", "asked"))] == []
+
+
+@pytest.mark.parametrize(("scheduler", "alone"), [("jupyterhub-user-scheduler", True), ("default-scheduler", False)])
+def test_pod_that_admission_leaves_alone_is_told_why(scheduler: str, alone: bool) -> None:
+    """F83: JupyterHub's own kube-scheduler by another name gets no toleration."""
+    document = pod()
+    document["spec"]["schedulerName"] = scheduler
+
+    notes = answer(world(Pool("t4", "T4", "12.4", 1, 0, 8)), document).notes
+
+    assert (
+        any(note.startswith("admission leaves this pod as it is, since it names scheduler") for note in notes) is alone
+    )
