@@ -111,7 +111,7 @@ def _places(console: Console, explanation: Explanation) -> None:
 
 def _summary(console: Console, explanation: Explanation) -> None:
     """Print what else decides, a line each: what admission says, the needs, and what leaves out other nodes."""
-    for funnel in explanation.devices:
+    for funnel in () if explanation.fits else explanation.devices:
         console.print(f"  request {escape(funnel.request)}: {escape(funnel.steps[-1].detail or funnel.wants)}")
     for name in explanation.unjudged:
         console.print(f"  [yellow]{name} is not checked here: only kube-scheduler can decide[/]")
