@@ -298,17 +298,14 @@ def _terms(
         yield from (together,) if together else ()
         return
     for dialect, term in zip(able_dialects, terms, strict=True):
-        anchor = () if _requires_label(term) else ({"key": _anchor(context.knowledge, dialect), "operator": "Exists"},)
+        key = next((cloud.key for cloud in context.knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
+        anchor = () if _requires_label(term) else ({"key": key, "operator": "Exists"},)
         yield _distinct((*anchor, *term, *common))
 
 
 def _requires_label(term: Term) -> bool:
     """Tell whether a term requires a label, so that a node without it does not fulfil the term."""
     return any(item["operator"] not in EXCLUDING for item in term)
-
-
-def _anchor(knowledge: Knowledge, dialect: str) -> str:
-    return next((cloud.key for cloud in knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
 
 
 def group_fulfils(group: NodeGroup, term: Iterable[MatchExpression] | None) -> bool:

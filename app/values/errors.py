@@ -14,8 +14,8 @@ UsherError
 │   ├── SelectorError       a CEL selector of devices does not compile (dra/cel_syntax.py)
 │   ├── SnapshotError       a file that is not the output of `kubectl get -o json`
 │   └── WireError           a request that is answered with an HTTP error; it carries the status
-│       ├── TooManyJobs         too many long requests wait: 429 (api/time_slices.py)
-│       └── JobTimeout          a long request did not end in time: 503 (api/time_slices.py)
+│       ├── TooManyJobs         too many long requests wait: 429 (cluster/time_slices.py)
+│       └── JobTimeout          a long request did not end in time: 503 (cluster/time_slices.py)
 ├── ApiError            the API server refused a request or did not answer; it carries the HTTP status
 ├── SourceError         a source of metrics did not answer, or its answer cannot be read
 ├── Unreadable          an answer of the API server is no list or watch event (cluster/listing.py)
@@ -27,6 +27,8 @@ UsherError
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE = 401, 403, 404, 409, 410
+"""The HTTP statuses of the API server on which callers decide."""
 LONGEST_GUESSED = 200
 """Characters of a word that is compared with others; difflib takes quadratic time."""
 

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first line of an answer: the causes on the nearest nodes, of which the Event and the webhook speak too."""
+"""The first line of an answer: the causes on the nearest nodes, with which the Event begins too."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from app.admission.fleet_warnings import unsuitable_fleet
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
 from app.values.computations import finish
 from app.world.world import World
-from tests.builders import demand, fleet, node
 from tests.explain.spoilt_pods import spoilt_pods
 from tests.explain.test_nearest_changes import GPU, Pool, pod
 from tests.explain.test_puzzles import world_under
@@ -82,17 +79,6 @@ def test_pod_that_exists_is_shown_what_admission_changed_in_it() -> None:
     changed["metadata"]["annotations"]["gpu-usher.io/decision"] = json.dumps(record)
 
     assert answer(world(*T4S), changed, live=True).admission.actions == ("runtimeClassName set to nvidia",)
-
-
-def test_webhook_names_the_cause_of_the_nodes_with_an_allowed_product() -> None:
-    """F83: and not that most nodes have another product, which the pod has not asked for."""
-    nodes = [node("l4", product="NVIDIA-L4", driver="470.82.01"), *(node(f"h{index}") for index in range(3))]
-    wanted = replace(demand(pod(1, annotations={"products": "L4", "cuda": "12.4"})))
-
-    warning = unsuitable_fleet(wanted, fleet(*nodes))
-
-    assert warning is not None
-    assert "CUDA driver too old" in warning
 
 
 def test_first_change_repairs_what_was_spoilt() -> None:
