@@ -24,6 +24,7 @@ from app.intree.checks import InTreeCause
 from app.knowledge.products import normal_form
 from app.kube.pod_object import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
+from app.nodes.conditions import PRODUCT
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
 
@@ -52,6 +53,9 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if key == OPERATING_SYSTEM:
             return  # an image for Windows runs on Windows alone
         present = near_miss.node.labels.get(key)
+        row = near_miss.snapshot.knowledge.products.find(near_miss.node.node_class.product or "")
+        architecture = row.architecture if row and key == FAMILY else ""
+        wrong_label = present is not None and not present.startswith(architecture)
 
         def drop(pod: EditedDocument) -> None:
             del pod["spec"]["nodeSelector"][key]
@@ -59,7 +63,9 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         def change(pod: EditedDocument) -> None:
             pod["spec"]["nodeSelector"][key] = present
 
-        if present is not None:
+        if wrong_label and value.startswith(architecture) and (product := near_miss.node.labels.get(PRODUCT)):
+            yield _product_for_family(product, value, present)
+        elif present is not None and not wrong_label:
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
             by_form = near_miss.snapshot.knowledge.products.by_form
             rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
@@ -70,6 +76,19 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
+def _product_for_family(product: str, asked: str, present: str | None) -> Edit:
+    """Select a GPU by its product, where its label of the family is wrong."""
+
+    def change(pod: EditedDocument) -> None:
+        del pod["spec"]["nodeSelector"][FAMILY]
+        pod["spec"]["nodeSelector"][PRODUCT] = product
+
+    text = f"set nodeSelector {PRODUCT}: {product} instead of {FAMILY}: {asked}, which the node's label calls {present}"
+    return Edit("change-selector", f"{text}: the label is wrong", 9, change)
+
+
+FAMILY = "nvidia.com/gpu.family"
+"""Before 0.17.1 of GFD it is ampere for Ada, and undefined for what is newer (NVIDIA/k8s-device-plugin#943)."""
 OPERATING_SYSTEM = "kubernetes.io/os"
 HOSTNAME = "kubernetes.io/hostname"
 """The label that names a node: names of nodes are not near each other by their letters."""

@@ -157,3 +157,31 @@ def test_pod_that_admission_leaves_alone_is_told_why(scheduler: str, alone: bool
     assert (
         any(note.startswith("admission leaves this pod as it is, since it names scheduler") for note in notes) is alone
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "compute", "product", "label"),
+    [
+        ("ada-lovelace", "8.9", "NVIDIA-L40S", "ampere"),
+        ("ada", "8.9", "NVIDIA-L4", "ampere"),
+        ("blackwell", "10.0", "NVIDIA-B200", "undefined"),
+    ],
+)
+def test_wrong_label_of_the_family_is_named_and_leads_to_no_other_gpu(
+    asked: str, compute: str, product: str, label: str
+) -> None:
+    """F84: as GPU Feature Discovery before 0.17.1 wrote it (NVIDIA/k8s-device-plugin#943, #1060)."""
+    gpu = {"name": product.replace("-", " "), "memory": 46068, "compute": compute}
+    one = {"gpus": 1, "gpu": gpu, "driver": "570.124.06", "cuda": "12.8", "busy": [0], "cpu": "8"}
+    mislabelled = {**one, "names": ["mislabelled"], "labels": {"nvidia.com/gpu.family": label}}
+    fleet = {"description": "some", "pools": [mislabelled, Pool("a100", "A100", "12.4", 8, 0, 32).document()]}
+    document = pod()
+    document["spec"]["nodeSelector"] = {"nvidia.com/gpu.family": asked}
+
+    first = answer(world_under({"fleet": fleet}), document).fixes[0]
+
+    assert (first.node, first.opens) == ("mislabelled", 1)
+    assert first.edits[0].text == (
+        f"set nodeSelector nvidia.com/gpu.product: {product} instead of nvidia.com/gpu.family: {asked}, "
+        f"which the node's label calls {label}: the label is wrong"
+    )
