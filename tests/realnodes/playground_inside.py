@@ -53,6 +53,9 @@ DEFAULT = "default-scheduler"
 TENANT, NAMESPACE = "tina", "vision"
 """A user with role edit in one namespace, who may not read nodes."""
 
+READER = "extension-apiserver-authentication-reader"
+"""Kubernetes' own Role to read the front proxy's CA; one process is all of gpu-usher here, as the account of Events."""
+
 
 class PlaygroundControlPlane(FrontProxy, RealControlPlane):
     """A control plane with explanations for tenants, and one tenant."""
@@ -109,12 +112,12 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     grant_events(plane)
     os.environ["GPU_USHER_EVENTS"] = "true"
     apply_files(plane, EXPLAIN_RIGHTS)
+    _bind(plane, "explain", "kube-system", f"--role={READER}", "--serviceaccount=gpu-usher:gpu-usher-controller")
     explain_port = free_port()
     service = stack.enter_context(serving(plane, explain_address=f"127.0.0.1:{explain_port}"))
     install_webhooks(plane, service)
     install_explain_api(plane, service, explain_port)
-    bound = plane.kubectl("create", "rolebinding", TENANT, "--clusterrole=edit", f"--user={TENANT}", "-n", NAMESPACE)
-    assert bound.code == 0, bound.err
+    _bind(plane, TENANT, NAMESPACE, "--clusterrole=edit", f"--user={TENANT}")
     result = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
     assert result.code == 0, result.err
     for name in (OURS, DEFAULT):
@@ -123,6 +126,11 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     _create(plane, (pod for pod in waiting if STARTABLE not in str(pod["spec"]["containers"])))
     host, _, port = service.flags["ui-address"].rpartition(":")
     forward(page, host, int(port))
+
+
+def _bind(plane: ControlPlane, name: str, namespace: str, *words: str) -> None:
+    result = plane.kubectl("create", "rolebinding", name, "-n", namespace, *words)
+    assert result.code == 0, result.err
 
 
 def _create(plane: ControlPlane, pods: Iterable[Object]) -> None:

@@ -126,6 +126,7 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     assert not wrong, wrong
     tenant = str(playground.folder / "tenant.kubeconfig")
     assert "cannot list resource" in playground.run("kubectl", "get", "nodes", code=1, kubeconfig=tenant)
+    wait_for_words("True", lambda: playground.run("kubectl", "get", "apiservice", "v1alpha1.explain.gpu-usher.io"))
     assert "thumbnails" in playground.run("kubectl", "get", "explanations", "-n", "vision", kubeconfig=tenant)
     assert "fits on none" in playground.run("gpu-usher", "explain", "-n", "vision", code=1, kubeconfig=tenant)
     other = playground.run("kubectl", "config", "view", "--minify", kubeconfig="/etc/other")
