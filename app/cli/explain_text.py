@@ -8,7 +8,9 @@ from rich.markup import escape
 from rich.table import Column
 
 from app.admission.fleet_warnings import NOWHERE
+from app.admission.node_affinity import FROM_ZERO
 from app.cli.output import table_of
+from app.explain.container_requests import DECLARES
 from app.explain.explanation import Explanation, NodeVerdict
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
@@ -115,13 +117,16 @@ def _summary(console: Console, explanation: Explanation) -> None:
         console.print(f"  request {escape(funnel.request)}: {escape(funnel.steps[-1].detail or funnel.wants)}")
     for name in explanation.unjudged:
         console.print(f"  [yellow]{name} is not checked here: only kube-scheduler can decide[/]")
+    refusal, first = explanation.admission.message, explanation.primary
     if not explanation.admission.allowed and not explanation.live:
-        console.print(f"  [red]admission refuses it: {escape(explanation.admission.message)}[/]")
+        said = first is not None and refusal == f"{first.reason}: {first.message}"
+        console.print(f"  [red]admission refuses it{escape(' for that reason' if said else f': {refusal}')}[/]")
     for warning in explanation.admission.warnings if explanation.bound is None else ():
-        if not warning.startswith(NOWHERE):  # the first line says it
+        if not warning.startswith((NOWHERE, FROM_ZERO)):  # the first line says it, or administrators ask it
             console.print(f"  [yellow]admission warns: {escape(warning)}[/]")
-    needs = (*(need.partition(" (container")[0] for need in explanation.needs), *explanation.claimed)
-    console.print(f"  [dim]needs {escape('; '.join(needs) or 'no GPU')}[/]")
+    needs = (need.partition(" (container")[0] for need in explanation.needs if not need.startswith(DECLARES))
+    if shown := "; ".join((*needs, *explanation.claimed)):
+        console.print(f"  [dim]needs {escape(shown)}[/]")
     cuts = sorted((step for step in explanation.funnel if step.cut and step.message), key=lambda step: -step.cut)
     if explanation.fits and cuts and explanation.bound is None:
         words = "; ".join(f"{counted(step.cut, 'node')}: {step.message}" for step in cuts[:MOST_STAGES])

@@ -110,16 +110,16 @@ class FixSearch:
         self._base = base
         self._snapshot = snapshot
         self._proven: dict[Edits, str] = {}
-        self._groups: Groups = {}
+        self._all: list[str] = []
         self.tried: dict[str, None] = {}
         """The kinds of edits that were proposed, in the order in which that happened."""
 
     def run(self, node_groups: Groups, live: bool) -> Generator[None, None, tuple[Fix, ...]]:
         """Search for fixes. `live` is true where the pod is in the cluster already."""
         # 1. The nodes nearest to the pod.
-        self._groups = node_groups
         refusing = ((objections, names) for objections, names in node_groups.items() if objections)
         groups = sorted(refusing, key=lambda group: (len(group[0]), -len(group[1])))
+        self._all = [name for _, names in groups for name in names]
         nearest = []
         for group, names in groups[:GROUPS_TRIED]:
             nearest.append((group, (yield from self._nearest(group, names))))
@@ -184,8 +184,8 @@ class FixSearch:
                 for edit in (edit for objection in group for edit in self._edits(name, objection)):
                     if (edit.kind, edit.text) not in seen:
                         seen.add((edit.kind, edit.text))
-                        all_names = self._groups[group] if edit.weight <= MOST_OF_CORRECTIONS else names
-                        yield (edit,), [edit.on] if edit.on else all_names
+                        on = [edit.on] if edit.on else self._all if edit.weight <= MOST_OF_CORRECTIONS else names
+                        yield (edit,), on
 
     def _combined_edits(
         self, nearest: list[tuple[tuple[Objection, ...], list[str]]]

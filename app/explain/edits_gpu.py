@@ -320,7 +320,7 @@ def correct_product(near_miss: NearMiss) -> Iterator[Edit]:
     names = [name.strip() for name in stated.split(",")]
     for name in names[:MOST_CORRECTED]:
         similar = None if name.startswith("!") else products.correction(name)
-        if similar is not None and products.pattern(similar).matches(near_miss.node.node_class.product or ""):
+        if similar is not None:
             value = ",".join(similar if one == name else one for one in names)
             yield Edit("correct-product", f"set {key}: {value} instead of {stated}", 10, set_annotation(key, value))
 
@@ -366,8 +366,9 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
                 examples += [known] if known else []
         if changes:
             shown = show_version(cuda) if exact else f"{cuda[0]}.x"
-            such = f", such as {', '.join(examples)}" if examples else f" of {', '.join(map(repository, changes))}"
-            text = f"use an image built for CUDA <= {shown}{such}"
+            such = f", such as {', '.join(examples)}" if examples else ""
+            of = f" of {', '.join(map(repository, changes))}" * (not examples)
+            text = f"use an image{of} built for CUDA <= {shown}{such}"
             yield Edit("older-image", text, (19 if examples else 22) + exact / 4, _with_images(changes))
 
 

@@ -233,11 +233,15 @@ class Amounts:
             case Reason(code=Code.InsufficientGPUs):
                 free = max(min((node.free.units.get(name, 0) for name in self.gpus), default=0) for node in nodes)
                 return "", f"at most {free} free" if free > 0 else "none free"
+            case Reason(code=Code.GPUMemoryBudgetExceeded):
+                left = max(node.free.memory.get(name, 0) for node in nodes for name in self.gpus)
+                return "", f"at most {left} MiB free"
             case InTreeRefusal(cause=InTreeCause.InsufficientResource, about=(resource, *_)) if (
                 resource in self.requests
             ):
                 left = max(node_left(node, self.used.get(node.name, {}), resource) for node in nodes)
-                left_words = f"at most {amount_text(resource, left)} free" if left > 0 else "none free"
+                none = "none free" if any(node.allocatable.get(resource) for node in nodes) else "none"
+                left_words = f"at most {amount_text(resource, left)} free" if left > 0 else none
                 return f": wants {amount_text(resource, self.requests[resource])}", left_words
         return "", ""
 

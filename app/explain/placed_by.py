@@ -249,7 +249,7 @@ def what_it_got(
         product = row.label if row is not None else node.node_class.product or "unknown product"
         has = f"it has {amount} x {node.node_class.unit_words(resource)} of {product} on {node.name}"
         needs = " and ".join(f"{text} ({counted(number, 'node')})" for text, number in left_out)
-        why = f"its needs leave out others: {needs}" if needs else "it needs nothing that another GPU node lacks"
+        why = f"its needs leave out others: {needs}" if needs else f"its needs leave out no other node with {resource}"
         if node.node_class.unit(resource) in SHARED_UNITS and demand.sharing is SharingWish.Any:
             why += "; nothing asks for a whole GPU: set gpu-usher.io/sharing: Exclusive to get one"
         yield f"{has}; {why}"

@@ -91,7 +91,7 @@ def test_kubectl_is_given_a_table(service: Service) -> None:
     (row,) = body["rows"]
     assert (body["kind"], names) == ("Table", ["Name", "Fits", "Nodes", "Reason", "Cause"])
     assert row["cells"][:2] == ["distill", 0]
-    assert row["cells"][4].startswith("0 of ")
+    assert row["cells"][4].startswith("Fits on none of 23 nodes: not enough free GPUs")
 
 
 @pytest.mark.parametrize("path", DISCOVERY)

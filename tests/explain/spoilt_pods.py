@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import jsonpatch
 from rich.console import Console
 
 from app.cli.explain import snapshot_of
@@ -54,19 +55,28 @@ LESSER_KINDS = ("ask-fewer", "ask-another")
 
 @dataclass(frozen=True, slots=True)
 class SpoiltPod:
-    """A pod that is pending for one reason. `place` are the beginnings of the JSON Pointers of what was spoilt."""
+    """A pod that is pending for one reason. `place` are the beginnings of the JSON Pointers of what was spoilt.
+
+    `intended` is the pod that would run.
+    """
 
     fleet: str
     how: str
     place: tuple[str, ...]
+    intended: Document
     document: Document
     live: bool
     explanation: Explanation
 
     def is_repair(self, fix: Fix) -> bool:
-        """Tell whether a change edits only the spoilt place."""
+        """Tell whether a change edits only the spoilt place; where that was misspelt, it must be the intended word."""
         paths = [_pointer(operation) for operation in fix.patch]
-        return bool(paths) and all(path.startswith(self.place) for path in paths)
+        if not (paths and all(path.startswith(self.place) for path in paths)):
+            return False
+        if not self.how.startswith("misspelt"):
+            return True
+        patched = jsonpatch.apply_patch(self.document, [dict(operation) for operation in fix.patch])
+        return _misspelt(patched) == _misspelt(self.intended)
 
     @property
     def rank_of_repair(self) -> int | None:
@@ -84,6 +94,12 @@ class SpoiltPod:
         text = io.StringIO()
         print_explanation(Console(file=text, width=120, highlight=False), self.explanation)
         return text.getvalue().splitlines()
+
+
+def _misspelt(pod: Document) -> tuple[Any, ...]:
+    """Give what `misspelt_…` change in a pod: the product, the selector, and the resources."""
+    asked = {name for name in _limits(pod) if "/" in name}
+    return pod["metadata"]["annotations"].get(OURS + "products"), pod["spec"].get("nodeSelector") or {}, asked
 
 
 def _pointer(operation: Mapping[str, Any]) -> str:
@@ -326,7 +342,7 @@ def spoilt_pods(seed: int, number: int) -> Iterator[SpoiltPod]:
             explanation = _explained(spoilt, fleet, live)
             if not explanation.fits:
                 made += 1
-                yield SpoiltPod(fleet, how, place, spoilt, live, explanation)
+                yield SpoiltPod(fleet, how, place, document, spoilt, live, explanation)
                 break
 
 

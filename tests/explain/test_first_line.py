@@ -97,7 +97,7 @@ def test_first_change_repairs_what_was_spoilt() -> None:
     [
         ("pytorch/pytorch:2.9.0-cuda13.0-cudnn9-runtime", "such as pytorch/pytorch:2.9.0-cuda12.8-cudnn9-runtime"),
         ("nvcr.io/nvidia/pytorch:25.12-py3", "such as nvcr.io/nvidia/pytorch:25.07-py3"),
-        ("nvidia/cuda:13.1.0-runtime-ubuntu24.04", "CUDA <= 12.x of nvidia/cuda"),
+        ("nvidia/cuda:13.1.0-runtime-ubuntu24.04", "use an image of nvidia/cuda built for CUDA <= 12.x"),
     ],
 )
 def test_image_of_the_same_repository_comes_before_another_product(image: str, change: str) -> None:

@@ -138,8 +138,8 @@ def test_running_pod_is_told_what_it_has_and_why_it_may_be_a_share() -> None:
     told = notes(stored(pod(nodeName="a10")), cluster(shared), live=True)
 
     assert told == (
-        "it has 1 x a time-slice of NVIDIA-A10 on a10; it needs nothing that another GPU node lacks; nothing asks"
-        " for a whole GPU: set gpu-usher.io/sharing: Exclusive to get one"
+        "it has 1 x a time-slice of NVIDIA-A10 on a10; its needs leave out no other node with nvidia.com/gpu; nothing "
+        "asks for a whole GPU: set gpu-usher.io/sharing: Exclusive to get one"
     )
 
 

@@ -245,6 +245,19 @@ def test_policy_that_matches_on_another_label_tells_pods_apart(service: Service)
     assert (len(live.fetched), explainer.explained) == (4, 3)
 
 
+def test_edited_policy_is_not_the_cause_of_a_pod_that_was_admitted_before(service: Service) -> None:
+    """F132, F139: neither on the page nor in its Event."""
+    live: Any = Live(service, [waiting("many", 16)])
+    live.policies = policies(policy("later", "admission: {maxGPUsPerPod: 1}"))
+    causes = PendingReasons(live, Explainer(live))
+
+    check(causes)
+
+    (cause,) = causes.reason_by_pod().values()
+    assert cause.reason == "RequestExceedsNode"
+    assert "at most 1" not in cause.note
+
+
 def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> None:
     """F132."""
     live: Any = Live(service, [waiting("a")])
