@@ -10,7 +10,6 @@ from rich.table import Column
 from app.admission.fleet_warnings import NOWHERE
 from app.admission.node_affinity import FROM_ZERO
 from app.cli.output import table_of
-from app.explain.container_requests import DECLARES
 from app.explain.explanation import Explanation, NodeVerdict
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
@@ -124,7 +123,8 @@ def _summary(console: Console, explanation: Explanation) -> None:
     for warning in explanation.admission.warnings if explanation.bound is None else ():
         if not warning.startswith((NOWHERE, FROM_ZERO)):  # the first line says it, or administrators ask it
             console.print(f"  [yellow]admission warns: {escape(warning)}[/]")
-    needs = (need.partition(" (container")[0] for need in explanation.needs if not need.startswith(DECLARES))
+    # Without where it says so, and without the memory of shared GPUs, which repeats that of each GPU.
+    needs = (need.partition(" (container")[0] for need in explanation.needs if not need.startswith("declares "))
     if shown := "; ".join((*needs, *explanation.claimed)):
         console.print(f"  [dim]needs {escape(shown)}[/]")
     cuts = sorted((step for step in explanation.funnel if step.cut and step.message), key=lambda step: -step.cut)
@@ -204,10 +204,9 @@ def _best(console: Console, explanation: Explanation) -> None:
         return
     console.print("\n[bold]best nodes[/]")
     for node in explanation.best:
-        facts = node.gpu
         parts = ", ".join(f"{name} {part['score']:g}" for name, part in node.scores.items())
         lowered = f"lowered by {', '.join(node.lowered_by)}" if node.lowered_by else ""
-        said = "; ".join(filter(None, (facts, ", ".join(filter(None, (parts, lowered))))))
+        said = "; ".join(filter(None, (node.gpu, ", ".join(filter(None, (parts, lowered))))))
         console.print(f"  [green]{node.score:3}[/]  {escape(node.node)}  [dim]{escape(said)}[/]")
 
 

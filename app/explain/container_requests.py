@@ -168,10 +168,6 @@ memory request for container main; ...` (k8s.io/kubernetes plugin/pkg/admission/
 _SET = re.compile(r"([^;:]+) (?:request|limit) for (?:init )?container ([^\s;]+)")
 
 
-DECLARES = "declares "
-"""How the need begins that repeats the memory which a pod asks for, where GPUs are shared."""
-
-
 def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
     """List every need as a line of text, with its evidence where there is one.
 
@@ -192,7 +188,7 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
         if need is LEAST_CUDA:
             lines += [f"preferred: {show_need(preference)}" for preference in demand.preferred_cuda]
     if demand.declared_mib:
-        lines.append(f"{DECLARES}{demand.declared_mib} MiB of each shared GPU")
+        lines.append(f"declares {demand.declared_mib} MiB of each shared GPU")
     return lines
 
 

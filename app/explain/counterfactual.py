@@ -14,7 +14,7 @@ from itertools import combinations, islice, product
 from typing import Any, TypeVar
 
 from app.explain.edits import ENDS_OTHERS, Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
-from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE
+from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE, corrected_products
 from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
 from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
@@ -30,7 +30,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
-from app.values.reasons import counted
+from app.values.reasons import Code, counted
 from app.world.world import World
 
 EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU_EDITS, *POLICY)
@@ -172,6 +172,9 @@ class FixSearch:
                 return None
             resource = objection.about[0]
             return lambda node: node_left(node, self._snapshot.used.get(node.name, {}), resource)
+        if objection.code is Code.ProductNotAllowed:
+            meant = [one for _, one in corrected_products(self._scheduled_pod.pod, self._snapshot.knowledge.products)]
+            return lambda node: any(one.matches(node.node_class.product or "") for one in meant) or None
         need = NEEDS_BY_CODE.get(objection.code)
         return None if need is None else lambda node: need[1](self._scheduled_pod.demand, node)
 
@@ -251,7 +254,7 @@ class FixSearch:
                     opened.append(node.name)
                 if index % NODES_JUDGED_AT_ONCE == 0:
                     yield
-            effect = tuple(edit.kind for edit in edits), tuple(opened)
+            effect = tuple(edit.kind.replace("correct", "allow") for edit in edits), tuple(opened)
             if effect in effects:
                 continue
             effects.add(effect)

@@ -22,9 +22,9 @@ from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
 from app.knowledge.images import repository
 from app.knowledge.mig_profiles import nominal_size, profile_of
-from app.knowledge.products import normal_form
+from app.knowledge.products import ProductPattern, Products, normal_form
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import PREFIX
+from app.kube.pods import PREFIX, Pod
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import SHARES, Node, NodeClass, Sharing
 from app.placement.class_filters import memory_per_unit
@@ -296,9 +296,8 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
         value = ",".join((*(name.strip() for name in allowed.split(",")), label))
         text = ": ".join(filter(None, (f"allow {label} too, in {key}", lesser or larger)))
         farther = distance(asked, offered) if asked and offered else 0.0
-        yield Edit(
-            "allow-product", text, (45 if lesser else 27 if larger else 23) + farther, set_annotation(key, value)
-        )
+        weight = (45 if lesser else 27 if larger else 23) + farther
+        yield Edit("allow-product", text, weight, set_annotation(key, value))
     if denied:
         text = ",".join(name.strip() for name in names)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
@@ -313,16 +312,21 @@ MOST_CORRECTED = 8
 
 def correct_product(near_miss: NearMiss) -> Iterator[Edit]:
     """Replace a name in the annotation that is of no known product by the one that it is like."""
-    key, products = PREFIX + "products", near_miss.snapshot.knowledge.products
-    stated = near_miss.scheduled_pod.pod.annotations.get(key)
-    if near_miss.code not in (Code.ProductNotAllowed, Code.InvalidAnnotation) or not stated:
-        return
-    names = [name.strip() for name in stated.split(",")]
+    key, pod, products = PREFIX + "products", near_miss.scheduled_pod.pod, near_miss.snapshot.knowledge.products
+    if near_miss.code in (Code.ProductNotAllowed, Code.InvalidAnnotation):
+        for value, pattern in corrected_products(pod, products):
+            if pattern.matches(near_miss.node.node_class.product or ""):
+                text = f"set {key}: {value} instead of {pod.annotations[key]}"
+                yield Edit("correct-product", text, 10, set_annotation(key, value))
+
+
+def corrected_products(pod: Pod, products: Products) -> Iterator[tuple[str, ProductPattern]]:
+    """Give values of the annotation in which one name is corrected, with the products of that name."""
+    names = [name.strip() for name in pod.annotations.get(PREFIX + "products", "").split(",")]
     for name in names[:MOST_CORRECTED]:
-        similar = None if name.startswith("!") else products.correction(name)
+        similar = products.correction(name) if name and not name.startswith("!") else None
         if similar is not None:
-            value = ",".join(similar if one == name else one for one in names)
-            yield Edit("correct-product", f"set {key}: {value} instead of {stated}", 10, set_annotation(key, value))
+            yield ",".join(similar if one == name else one for one in names), products.pattern(similar)
 
 
 def _part_of_gpu(near_miss: NearMiss) -> str:

@@ -56,15 +56,18 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         row = near_miss.snapshot.knowledge.products.find(near_miss.node.node_class.product or "")
         architecture = row.architecture if row and key == FAMILY else ""
         wrong_label = present is not None and not present.startswith(architecture)
+        to, new = (PRODUCT, near_miss.node.labels.get(PRODUCT)) if wrong_label else (key, present)
 
         def drop(pod: EditedDocument) -> None:
             del pod["spec"]["nodeSelector"][key]
 
         def change(pod: EditedDocument) -> None:
-            pod["spec"]["nodeSelector"][key] = present
+            drop(pod)
+            pod["spec"]["nodeSelector"][to] = new
 
-        if wrong_label and value.startswith(architecture) and (product := near_miss.node.labels.get(PRODUCT)):
-            yield _product_for_family(product, value, present)
+        if wrong_label and value.startswith(architecture) and new:
+            text = f"set nodeSelector {to}: {new} instead of {key}: {value}, which the node's label calls {present}"
+            yield Edit("change-selector", f"{text}: the label is wrong", 9, change)
         elif present is not None and not wrong_label:
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
             by_form = near_miss.snapshot.knowledge.products.by_form
@@ -74,17 +77,6 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
             text = f"set nodeSelector {key}: {present} instead of {value}{lesser}"
             yield Edit("change-selector", text, weight + 20 * bool(lesser), change)
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
-
-
-def _product_for_family(product: str, asked: str, present: str | None) -> Edit:
-    """Select a GPU by its product, where its label of the family is wrong."""
-
-    def change(pod: EditedDocument) -> None:
-        del pod["spec"]["nodeSelector"][FAMILY]
-        pod["spec"]["nodeSelector"][PRODUCT] = product
-
-    text = f"set nodeSelector {PRODUCT}: {product} instead of {FAMILY}: {asked}, which the node's label calls {present}"
-    return Edit("change-selector", f"{text}: the label is wrong", 9, change)
 
 
 FAMILY = "nvidia.com/gpu.family"

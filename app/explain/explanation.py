@@ -51,11 +51,6 @@ class Refused:
         """The message, and what the nodes have."""
         return f"{self.message}, has {join_with_or(self.have)}" if self.have else self.message
 
-    @property
-    def counted(self) -> str:
-        """The sentence, with its code and the number of nodes."""
-        return f"{self.sentence} ({self.reason}, {counted(self.nodes, 'node')})"
-
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOutcome:
@@ -219,17 +214,15 @@ class Explanation:
     @property
     def headline(self) -> str:
         """The answer in one line, without the pod's name: whether the pod fits, and what keeps it from the nodes."""
-        fits = self.fits or "none"
-        verdict = (
-            f"fits on {fits} of {counted(self.nodes, 'node')}" if self.nodes else "fits nowhere: there are no nodes"
-        )
+        verdict = f"fits on {self.fits or 'none'} of {counted(self.nodes, 'node')}"
         if self.primary is None:
-            return verdict
+            return verdict if self.nodes else "fits nowhere: there are no nodes"
         if self.primary.reason == REFUSED_BY_API_SERVER:
             verdict = "is refused by the API server"
-        nearest = sum(each.nodes for each in (self.primary, *self.also))
-        of = f"; of the {nearest} that come nearest" if self.also else ""
-        return f"{verdict}{of}: {'; '.join(each.counted for each in (self.primary, *self.also))}"
+        causes = (self.primary, *self.also)
+        of = f"; of the {sum(each.nodes for each in causes)} that come nearest" if self.also else ""
+        words = (f"{each.sentence} ({each.reason}, {counted(each.nodes, 'node')})" for each in causes)
+        return f"{verdict}{of}: {'; '.join(words)}"
 
     @property
     def place(self) -> str:

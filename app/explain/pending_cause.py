@@ -204,11 +204,8 @@ def causes(
     least = _distance(nearest) if candidates is groups else None
     others = Counter[Objection]()
     for objections, names in candidates.items():
-        if (
-            objections
-            and least in (None, _distance(objections))
-            and not {*map(objection_name, objections)} & OF_OTHER_PRODUCTS
-        ):
+        of_other_products = {*map(objection_name, objections)} & OF_OTHER_PRODUCTS
+        if objections and least in (None, _distance(objections)) and not of_other_products:
             others[first_objection(objections)] += len(names)
     others.pop(objection, None)
     also = [other for other, _ in others.most_common(MOST_CAUSES - 1)]

@@ -163,21 +163,8 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     tolerable = keys_added_with_nodes(ruling, families)
     created = _new_pod(review, demand, snapshot) if snapshot.judges_creation else None
     refused = api_server_refusals(created) if created else ()
-    return ScheduledPod(
-        admitted,
-        pod,
-        result,
-        ruling,
-        demand,
-        pod_constraints,
-        own,
-        among_others,
-        judge,
-        tolerable,
-        refused,
-        created,
-        tuple(result.reasons) if admit else (),
-    )
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable,
+                        refused, created, tuple(result.reasons) if admit else ())  # fmt: skip
 
 
 def _new_pod(review: ReviewedPod, demand: Demand, snapshot: World) -> NewPod:
