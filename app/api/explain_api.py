@@ -10,7 +10,7 @@ on with the client certificate of its front proxy; other callers get 401. An ans
 import re
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -180,10 +180,12 @@ class ExplainAPI:
             for each in [name] if name else self._waiting(namespace):
                 explanation = await self._explainer.answer({"namespace": namespace, "name": each}, False)
                 known.append(for_tenant(explanation, namespace, self._core.state.namespaces.by_name))
-            items = [_document(one) for one in known]
+            if AS_TABLE in accept:
+                table = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "columnDefinitions": _COLUMNS}
+                return Response(encode({**table, "rows": list(map(_row, known))}), media_type=JSON)
+            items = list(map(_document, known))
             listed = {"kind": f"{KIND}List", "apiVersion": API_VERSION, "metadata": {}, "items": items}
-            document = _table(known) if AS_TABLE in accept else items[0] if name else listed
-            return Response(encode(document), media_type=JSON)
+            return Response(encode(items[0] if name else listed), media_type=JSON)
         except BadInput as error:
             code = error.status if isinstance(error, WireError) else 400
             return _status(code, f"gpu-usher: {error}")
@@ -196,23 +198,14 @@ class ExplainAPI:
 
 def _document(explanation: Explanation) -> Mapping[str, Any]:
     """Write the object."""
-    document = {"kind": KIND, "apiVersion": API_VERSION, "metadata": _metadata(explanation)}
+    namespace, _, name = explanation.pod.partition("/")
+    document = {"kind": KIND, "apiVersion": API_VERSION, "metadata": {"name": name, "namespace": namespace}}
     return {**document, "cause": cause_of(explanation).note, "explanation": explanation}
 
 
-def _metadata(explanation: Explanation) -> Mapping[str, str]:
-    namespace, _, name = explanation.pod.partition("/")
-    return {"name": name, "namespace": namespace}
-
-
-def _table(explanations: Iterable[Explanation]) -> Mapping[str, Any]:
-    """Write the table that kubectl prints."""
-    table = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "columnDefinitions": _COLUMNS}
-    return {**table, "rows": list(map(_row, explanations))}
-
-
 def _row(explanation: Explanation) -> Mapping[str, Any]:
-    cause, metadata = cause_of(explanation), _metadata(explanation)
+    """Write the row that kubectl prints."""
+    cause, metadata = cause_of(explanation), _document(explanation)["metadata"]
     return {
         "cells": [metadata["name"], explanation.fits, explanation.nodes, cause.reason or "Fits", cause.note],
         "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata},

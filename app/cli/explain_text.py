@@ -97,8 +97,7 @@ def _bound(console: Console, explanation: Explanation, bound: NodeVerdict) -> No
     if not bound.fits:
         against = "; ".join(dict.fromkeys(bound.messages))
         console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
-    again = f"created again, it {explanation.headline}".replace("it fits", "it would fit", 1)
-    console.print(escape(again))
+    console.print(escape(f"created again, it {explanation.headline}".replace("it fits", "it would fit", 1)))
 
 
 def _places(console: Console, explanation: Explanation) -> None:

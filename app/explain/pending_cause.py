@@ -178,7 +178,7 @@ OFFER_NONE = {Code.OfferedByClaimOnly.name: 1, Code.GhostGPUs.name: 1, Code.Reso
 
 
 def causes(
-    groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node], amounts: "Amounts | None" = None
+    groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node], amounts: "PodAmounts | None" = None
 ) -> tuple[Refused, ...]:
     """Give the reason to look at first, and after it those of the other nodes that the pod could use but for them.
 
@@ -217,7 +217,7 @@ MOST_CAUSES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Amounts:
+class PodAmounts:
     """What a pod requests as kube-scheduler counts it, and the requests of the pods of each node."""
 
     requests: Mapping[str, int]
@@ -243,7 +243,7 @@ class Amounts:
         return "", ""
 
 
-def _refused(objection: Objection, groups: Groups, nodes: Mapping[str, Node], amounts: Amounts | None) -> Refused:
+def _refused(objection: Objection, groups: Groups, nodes: Mapping[str, Node], amounts: PodAmounts | None) -> Refused:
     """Count the nodes at which an objection is the first, with what they have in place of what is wanted."""
     refusing = [
         nodes[name]

@@ -31,7 +31,7 @@ from app.explain.explanation import (
 from app.explain.funnel import Objection, first_objection, funnel, is_transient, objection_name, objection_text
 from app.explain.gang_placement import gang_verdict
 from app.explain.numa import claim_notes, topology_notes
-from app.explain.pending_cause import OFFER_NONE, Amounts, causes, refused_by
+from app.explain.pending_cause import OFFER_NONE, PodAmounts, causes, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
     as_unbound,
@@ -206,7 +206,7 @@ def _answer(
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
     requests = dict(scheduled_pod.pod_constraints.requests)
-    amounts = Amounts(requests, dict(demand.resources), snapshot.used)
+    amounts = PodAmounts(requests, dict(demand.resources), snapshot.used)
     primary, *also = (not fitting and causes(groups, nodes.fixes, snapshot.nodes, amounts)) or (None,)
     declared = pod_object(pod.review.document)
     admission = admission_outcome(scheduled_pod.review_result)
