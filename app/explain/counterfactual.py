@@ -14,7 +14,7 @@ from itertools import combinations, islice, product
 from typing import Any, TypeVar
 
 from app.explain.edits import ENDS_OTHERS, Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
-from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE, corrected_products
+from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE, corrected_products, offer_of
 from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
 from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
@@ -172,11 +172,11 @@ class FixSearch:
                 return None
             resource = objection.about[0]
             return lambda node: node_left(node, self._snapshot.used.get(node.name, {}), resource)
-        if objection.code is Code.ProductNotAllowed:
+        code = objection.code
+        if code is Code.ProductNotAllowed:
             meant = [one for _, one in corrected_products(self._scheduled_pod.pod, self._snapshot.knowledge.products)]
             return lambda node: any(one.matches(node.node_class.product or "") for one in meant) or None
-        need = NEEDS_BY_CODE.get(objection.code)
-        return None if need is None else lambda node: need[1](self._scheduled_pod.demand, node)
+        return (lambda node: offer_of(code, self._scheduled_pod.demand, node)) if code in NEEDS_BY_CODE else None
 
     def _single_edits(
         self, nearest: list[tuple[tuple[Objection, ...], list[str]]]

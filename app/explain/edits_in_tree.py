@@ -24,9 +24,10 @@ from app.intree.checks import InTreeCause
 from app.knowledge.products import normal_form
 from app.kube.pod_object import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
-from app.nodes.conditions import PRODUCT
+from app.nodes.conditions import FAMILY, PRODUCT
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
+from app.policy.needs import architecture_of
 
 
 def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
@@ -53,9 +54,8 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if key == OPERATING_SYSTEM:
             return  # an image for Windows runs on Windows alone
         present = near_miss.node.labels.get(key)
-        row = near_miss.snapshot.knowledge.products.find(near_miss.node.node_class.product or "")
-        architecture = row.architecture if row and key == FAMILY else ""
-        wrong_label = present is not None and not present.startswith(architecture)
+        architecture = (architecture_of(near_miss.node.node_class) or "").lower().replace(" ", "-")
+        wrong_label = key == FAMILY and bool(architecture) and present not in (None, architecture)
         to, new = (PRODUCT, near_miss.node.labels.get(PRODUCT)) if wrong_label else (key, present)
 
         def drop(pod: EditedDocument) -> None:
@@ -65,7 +65,7 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
             drop(pod)
             pod["spec"]["nodeSelector"][to] = new
 
-        if wrong_label and value.startswith(architecture) and new:
+        if wrong_label and architecture.startswith(value) and new:
             text = f"set nodeSelector {to}: {new} instead of {key}: {value}, which the node's label calls {present}"
             yield Edit("change-selector", f"{text}: the label is wrong", 9, change)
         elif present is not None and not wrong_label:
@@ -79,8 +79,6 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)
 
 
-FAMILY = "nvidia.com/gpu.family"
-"""Before 0.17.1 of GFD it is ampere for Ada, and undefined for what is newer (NVIDIA/k8s-device-plugin#943)."""
 OPERATING_SYSTEM = "kubernetes.io/os"
 HOSTNAME = "kubernetes.io/hostname"
 """The label that names a node: names of nodes are not near each other by their letters."""

@@ -39,10 +39,10 @@ Fact = TypeVar("Fact")
 class Product:
     """One row of gpu_products.yaml, or what the grammar of names tells of a variant; facts that are None are unknown.
 
-    `memory_mib` is the memory in MiB that the GPU reports. `nvlink` is true only if NVLink connects all GPUs of a node
-    with each other (SXM, HGX, NVL72). `form_factor` is SXM, PCIe, superchip or SoC. `unsourced` says that the row has
-    no public source. `aliases` are the labels that older drivers have for the product. `architecture` is in NVIDIA's
-    word, such as ada. `milli` is the share of a GPU in thousandths, less than WHOLE_MILLI for a vGPU type that has a
+    `memory_mib` is the memory in MiB that the GPU reports. `nvlink`
+    is true only if NVLink connects all GPUs of a node with each other (SXM, HGX, NVL72). `form_factor` is SXM, PCIe,
+    superchip or SoC. `unsourced` says that the row has no public source. `aliases` are the labels that older drivers
+    have for the product. `milli` is the share of a GPU in thousandths, less than WHOLE_MILLI for a vGPU type that has a
     part of its board.
     """
 
@@ -55,7 +55,6 @@ class Product:
     form_factor: str | None
     unsourced: bool
     aliases: tuple[str, ...] = ()
-    architecture: str = ""
     milli: int = WHOLE_MILLI
 
 
@@ -293,5 +292,4 @@ def _product(row: Mapping[str, Any]) -> Product:
         datacenter="geforce" not in row["product"].lower(),
         unsourced=bool(row.get("unsourced")),
         aliases=tuple(row.get("aliases", ())),
-        architecture=row.get("architecture", ""),
     )
