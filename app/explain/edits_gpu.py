@@ -21,7 +21,7 @@ from app.explain.edits import ENDS_OTHERS, Edit, EditedDocument, NearMiss, conta
 from app.explain.edits_in_tree import OPERATING_SYSTEM
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
-from app.knowledge.images import repository
+from app.knowledge.images import split_reference
 from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern, Products, normal_form
 from app.kube.gpu_usage import GPUUsage
@@ -349,14 +349,28 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
             inferred = images.infer(container.image)
             if inferred is not None and (exact or inferred.cuda[: len(most)] > most):
                 known = images.older_image(container.image, most)
-                changes[container.image] = known or f"{repository(container.image)}:cuda{show_version(cuda)}"
+                changes[container.image] = known or f"{split_reference(container.image)[0]}:cuda{show_version(cuda)}"
                 examples += [known] if known else []
         if changes:
             shown = show_version(cuda) if exact else f"{cuda[0]}.x"
             such = f", such as {', '.join(examples)}" if examples else ""
-            of = f" of {', '.join(map(repository, changes))}" * (not examples)
+            of = f" of {', '.join(split_reference(image)[0] for image in changes)}" * (not examples)
             text = f"use an image{of} built for CUDA <= {shown}{such}"
             yield Edit("older-image", text, (19 if examples else 22) + exact / 4, _with_images(changes))
+
+
+def image_with_code(near_miss: NearMiss) -> Iterator[Edit]:
+    """Use the nearest image of the same repository that serves the node's CPU and GPU, where such a tag is known."""
+    table, pod = near_miss.snapshot.knowledge.image_code, near_miss.scheduled_pod.pod
+    capability, architecture = near_miss.node.node_class.compute_capability, near_miss.node.node_class.architecture
+    if near_miss.code not in (Code.ImageWithoutCodeForGPU, Code.ImageForOtherMachine) or capability is None:
+        return
+    builds = ((container.image, table.build(container.image)) for container in pod.containers)
+    without = [image for image, build in builds if build and not build.serves(capability, architecture)]
+    changes = {image: found for image in without if (found := table.nearest_image(image, capability, architecture))}
+    if changes:
+        text = f"use {', '.join(changes.values())}, which has code for this machine"
+        yield Edit("image-with-code", text, 35, _with_images(changes))
 
 
 def _with_images(changes: Mapping[str, str]) -> Callable[[EditedDocument], None]:
@@ -390,6 +404,7 @@ GPU_EDITS = (
     request_fewer_gpus,
     request_other_resource,
     older_image,
+    image_with_code,
     drop_runtime_class,
     evict_to_free_gpus,
 )

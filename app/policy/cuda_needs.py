@@ -6,10 +6,11 @@ need is unknown. If the pod has an annotation for CUDA, that replaces the eviden
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, parse_require
+from app.knowledge.image_code import ImageBuild
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
@@ -86,13 +87,26 @@ def container_needs(
 
 def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
     """List the platforms that the images of containers are built for, each once, the certain ones before the others."""
-    platforms = {image: knowledge.images.platform(image) for image in {container.image for container in containers}}
+    platforms = {image: _platform(image, knowledge) for image in {container.image for container in containers}}
     shown = [
         replace(platform, evidence=f"container {container.name}: {platform.evidence}")
         for container in containers
         if (platform := platforms[container.image])
     ]
     yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
+
+
+def _platform(image: str, knowledge: Knowledge) -> ImagePlatform | None:
+    """Give the platform of an image: by a row about its tag, else by its publisher's builds, else by its words."""
+    platform, build = knowledge.images.platform(image), knowledge.image_code.build(image)
+    return platform if platform and platform.required else (build and build.platform) or platform
+
+
+def image_builds(containers: Iterable[Container], knowledge: Knowledge) -> Iterator[ImageBuild]:
+    """List what the frameworks in the images of containers were compiled for, each once."""
+    built = ((container.name, knowledge.image_code.build(container.image)) for container in containers)
+    named = (replace(build, evidence=f"container {name}: {build.evidence}") for name, build in built if build)
+    yield from dict.fromkeys(named)
 
 
 def _environment(container: Container) -> RequireExpression:
@@ -132,7 +146,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
         forced_compat=forced,
         capability_floor=inferred.capability_floor,
         unsupported=knowledge.cuda.unsupported(inferred.cuda),
-        targets=knowledge.cuda.targets(inferred.cuda),
+        targets=None if knowledge.image_code.build(container.image) else knowledge.cuda.targets(inferred.cuda),
         requirement=(),
         evidence=f"{evidence}, disabled by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
     )
