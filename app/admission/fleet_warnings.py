@@ -16,8 +16,13 @@ from app.kube.pods import controller_of
 from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import class_refusals
 from app.policy.demand import Demand
-from app.values.reasons import Duration, Reason, counted, join_with_or
+from app.values.reasons import Code, Duration, Reason, counted, join_with_or
 from app.world.fleet_facts import FleetFacts, fitting_groups
+
+NOWHERE = "fits on none of "
+"""How the warning begins that says why no GPU node can serve a pod."""
+OTHER_PRODUCTS = {Code.ProductNotAllowed, Code.GPUFactsMissing, Code.ResourceNotOffered}
+"""Codes of the nodes whose product is another, or not known, or none: the others are nearer to the pod."""
 
 
 def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
@@ -83,17 +88,18 @@ def _unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
     ]
     if not all(refused for refused, _ in reasons):
         return None
+    total = sum(count for _, count in reasons)
     profile = demand.mig_profile[0] if demand.mig_profile else ""
     offered = (name for group in fleet.node_groups for name, units in group.node_class.offered if units)
     if named := sorted({name for name in offered if profile and profile_of(name) == profile}):
         asked = join_with_or([resource for resource, _ in demand.resources])
         return f"nodes offer MIG profile {profile} as {join_with_or(named)}: ask for that instead of {asked}"
+    reasons = [one for one in reasons if not {each.code for each in one[0]} & OTHER_PRODUCTS] or reasons
     fewest = min(len(refused) for refused, _ in reasons)
     counts: Counter[Reason] = Counter()
     for refused, nodes in reasons:
         if len(refused) == fewest:
             counts[refused[0]] += nodes
     reason, nodes = counts.most_common(1)[0]
-    total = sum(count for _, count in reasons)
     why = f"{reason.message} ({reason.code.name}, {counted(nodes, 'node')})"
-    return f"fits on none of {counted(total, 'GPU node')}: {why}; {reason.remedy}"
+    return f"{NOWHERE}{counted(total, 'GPU node')}: {why}; {reason.remedy}"

@@ -185,11 +185,14 @@ def _warn_of_flavors(review: ReviewedPod, required: tuple[Term, ...]) -> Iterato
     yield PodChange((), warning, warning)
 
 
+FROM_ZERO = "a node group at zero nodes grows only if its node template has: "
+
+
 def _zero_groups_warning(terms: Terms) -> str | None:
     """Warn of the labels without which no node of a node group at zero is added for the pod."""
     if not terms.scale_up_labels:
         return None
-    return f"a node group at zero nodes grows only if its node template has: {', '.join(terms.scale_up_labels)}"
+    return f"{FROM_ZERO}{', '.join(terms.scale_up_labels)}"
 
 
 def _keys(terms: Iterable[Term]) -> str:

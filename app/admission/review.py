@@ -50,7 +50,7 @@ def record_decision(review: ReviewedPod, record: tuple[str, ...], changed: bool)
     server calls again because another webhook changed the pod, the actions of the earlier call are kept.
     """
     fingerprint = _fingerprint(review)
-    earlier = _present_record(review)
+    earlier = present_record(review)
     if not changed and earlier.get("of") == fingerprint:
         return []
     if not changed and not (review.asks_for_gpu and review.has_our_scheduler):
@@ -79,7 +79,7 @@ def _shortened(actions: list[str]) -> list[str]:
     return [*actions[: MOST_ACTIONS - 1], f"and {len(actions) - MOST_ACTIONS + 1} more"]
 
 
-def _present_record(review: ReviewedPod) -> dict[str, Any]:
+def present_record(review: ReviewedPod) -> dict[str, Any]:
     """Read the decision annotation that the pod has; empty if it has none of our form."""
     try:
         record = json.loads(review.pod.annotations.get(DECISION) or "null")

@@ -78,13 +78,16 @@ KIND = "Explanation"
 API_VERSION = f"{GROUP}/{VERSION}"
 MOST_OF_A_USER = 2
 """Explanations of one user that are worked on or wait; of nine in all, so that one user cannot take every turn."""
+MOST_LISTED = 10
+"""Explanations in the list of a namespace, a second each at most on the largest fleets."""
 AS_TABLE = b"as=Table"
 """In the Accept header of `kubectl get`, which then prints the columns of a Table."""
 _PATH = re.compile(
     rf"/apis/{re.escape(API_VERSION)}/namespaces/(?P<namespace>[a-z0-9]([-a-z0-9]{{0,61}}[a-z0-9])?)"
-    rf"/{RESOURCE}/(?P<name>[a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?)"
+    rf"/{RESOURCE}(/(?P<name>[a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?))?"
 )
-"""The one path of an answer, compared before anything in it is decoded: `%2F` and `..` are no part of it."""
+"""The path of an answer, and without a name that of all that wait in a namespace; compared before anything in it is
+decoded: `%2F` and `..` are no part of it."""
 _VERSION: Mapping[str, str] = {"groupVersion": API_VERSION, "version": VERSION}
 _API_GROUP = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
 _API_RESOURCE = {
@@ -92,7 +95,7 @@ _API_RESOURCE = {
     "singularName": "explanation",
     "namespaced": True,
     "kind": KIND,
-    "verbs": ["get"],
+    "verbs": ["get", "list"],
 }
 DISCOVERY: Mapping[str, bytes] = {
     "/apis": encode({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_API_GROUP]}),
@@ -157,7 +160,13 @@ class ExplainAPI:
             return _status(401, "gpu-usher: no user: wants a request authenticated by kube-apiserver")
         return await self._explain(user, match["namespace"], match["name"], _header(scope, b"accept"))
 
-    async def _explain(self, user: str, namespace: str, name: str, accept: bytes) -> Response:
+    def _waiting(self, namespace: str) -> list[str]:
+        """Name pods that wait in a namespace, the longest waiting first, one of each controller."""
+        pods = sorted(self._core.state.waiting_pods(), key=lambda pod: (pod.created or "~", pod.key))
+        first = {pod.controller_uid or pod.key: pod.name for pod in reversed(pods) if pod.namespace == namespace}
+        return list(reversed(first.values()))[:MOST_LISTED]
+
+    async def _explain(self, user: str, namespace: str, name: str | None, accept: bytes) -> Response:
         if self._in_hand[user] >= MOST_OF_A_USER:
             return _status(
                 429, f"gpu-usher: {MOST_OF_A_USER} explanations of this user are waiting already: try again later"
@@ -167,9 +176,16 @@ class ExplainAPI:
         try:
             if problem := self._core.cache_problem():
                 raise WireError(503, problem)
-            explanation = await self._explainer.answer({"namespace": namespace, "name": name}, False)
-            known = for_tenant(explanation, namespace, self._core.state.namespaces.by_name)
-            return Response(encode(_document(known, namespace, name, AS_TABLE in accept)), media_type=JSON)
+            known: list[Explanation] = []
+            for each in [name] if name else self._waiting(namespace):
+                explanation = await self._explainer.answer({"namespace": namespace, "name": each}, False)
+                known.append(for_tenant(explanation, namespace, self._core.state.namespaces.by_name))
+            if AS_TABLE in accept:
+                table = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "columnDefinitions": _COLUMNS}
+                return Response(encode({**table, "rows": list(map(_row, known))}), media_type=JSON)
+            items = list(map(_document, known))
+            listed = {"kind": f"{KIND}List", "apiVersion": API_VERSION, "metadata": {}, "items": items}
+            return Response(encode(items[0] if name else listed), media_type=JSON)
         except BadInput as error:
             code = error.status if isinstance(error, WireError) else 400
             return _status(code, f"gpu-usher: {error}")
@@ -177,27 +193,22 @@ class ExplainAPI:
             self._in_hand[user] -= 1
             if not self._in_hand[user]:
                 del self._in_hand[user]
-            event("explained", user=user[:200], namespace=namespace, pod=name, code=code)
+            event("explained", user=user[:200], namespace=namespace, pod=name or "", code=code)
 
 
-def _document(explanation: Explanation, namespace: str, name: str, as_table: bool) -> Mapping[str, Any]:
-    """Write the object, or the table that kubectl prints."""
-    cause = cause_of(explanation)
-    metadata = {"name": name, "namespace": namespace}
-    if not as_table:
-        document = {"kind": KIND, "apiVersion": API_VERSION, "metadata": metadata}
-        return {**document, "cause": cause.note, "explanation": explanation}
-    cells = [name, explanation.fits, explanation.nodes, cause.reason or "Fits", cause.note]
-    row = {
-        "cells": cells,
-        "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata},
-    }
+def _document(explanation: Explanation) -> Mapping[str, Any]:
+    """Write the object."""
+    namespace, _, name = explanation.pod.partition("/")
+    document = {"kind": KIND, "apiVersion": API_VERSION, "metadata": {"name": name, "namespace": namespace}}
+    return {**document, "cause": cause_of(explanation).note, "explanation": explanation}
+
+
+def _row(explanation: Explanation) -> Mapping[str, Any]:
+    """Write the row that kubectl prints."""
+    cause, metadata = cause_of(explanation), _document(explanation)["metadata"]
     return {
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {},
-        "columnDefinitions": _COLUMNS,
-        "rows": [row],
+        "cells": [metadata["name"], explanation.fits, explanation.nodes, cause.reason or "Fits", cause.note],
+        "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata},
     }
 
 

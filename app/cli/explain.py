@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.cli.doctor_survey import survey_webhooks
-from app.cli.explain_text import print_explanation
+from app.cli.explain_text import print_explanation, print_first_change
 from app.cli.explained_objects import (
     POD,
     ObjectName,
@@ -26,6 +26,7 @@ from app.cli.explained_objects import (
     of_file,
     of_fleet,
     read_name,
+    waiting_in,
 )
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
@@ -66,8 +67,10 @@ from app.world.state import State
 from app.world.world import World, world_of
 
 
-def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> Explanation:
+def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> list[Explanation]:
     """Return the explanation of a pod, after the API server has refused to show the cluster (`refused`).
+
+    Without a name, those of the pods that wait in the namespace.
 
     Raises ApiError: `refused` unless it is a 403, and where no explanation is served, what to do.
     """
@@ -75,9 +78,10 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
         raise refused
     path = f"/apis/{EXPLAIN_GROUP}/{EXPLAIN_VERSION}/namespaces/{namespace}/{EXPLANATIONS}/{name}"
     try:
-        document = asyncio.run(read_object(load, path))
+        document = asyncio.run(read_object(load, path.rstrip("/")))
         if document is not None:
-            return msgspec.convert(document["explanation"], Explanation)
+            items = [document] if name else document["items"]
+            return [msgspec.convert(item["explanation"], Explanation) for item in items]
         reason = "the cluster does not serve explanations, or there is no such pod"
     except ApiError as error:
         if error.status != FORBIDDEN:
@@ -117,6 +121,9 @@ def explain_pod(
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
     use: PrometheusOptions,
     policies: Policies = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show what the answer rests on: evidence, scores.")
+    ] = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
@@ -128,8 +135,10 @@ def explain_pod(
     did, such as UnexpectedAdmissionError; and where it would run if created again.
     """
     words = [word for word in (kind, name) if word]
-    if bool(words) == bool(file):
-        raise BadInput("explain: wants the name of a pod or a workload, or -f with a file; one of them")
+    if (words and file) or not (words or file or (namespace and not url)):
+        raise BadInput(
+            "explain: wants the name of a pod or a workload, -f with a file, or -n with a namespace; one of them"
+        )
     by_node = nodes or output == "wide"
     if url:
         others = (("--prometheus", use.prometheus), ("--policies", policies), ("another fleet", fleet.given))
@@ -137,7 +146,7 @@ def explain_pod(
             refuse_several(("--url", url), other)
     home = fleet.namespace(namespace, default=not url)
     workloads = read_knowledge().workloads
-    wanted = read_name(words, home, workloads) if words else None
+    wanted = None if file else read_name(words, home, workloads) if words else ObjectName(POD, home, "")
     documents = [] if file is None else read_file(file)
     pods = [] if file is None else of_file(file, documents, home, workloads)
     if unknown := not_explained(documents, workloads):
@@ -152,7 +161,9 @@ def explain_pod(
         else:
             try:
                 objects = [*read_fleet(fleet, wanted), *claims_of_file(documents, home)]
-                pods = _named(fleet, wanted, objects, workloads) if wanted else pods
+                if wanted:
+                    found = _named(fleet, wanted, objects, workloads) if words else waiting_in(home, objects)
+                    pods = list(found)
                 cluster = snapshot_of(objects, policies, use.idle)
                 webhooks = asyncio.run(survey_webhooks(fleet.load(), cluster)) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
@@ -162,12 +173,15 @@ def explain_pod(
             except ApiError as refused:
                 if wanted is None or wanted.kind != POD:
                     raise
-                explanations = [explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)]
-    titles = [pod.of for pod in pods] or [""]
+                explanations = explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)
+    if not explanations:
+        note(f"no pod of namespace {home} waits for a node")
+    brief = not (words or file or by_node or details)
+    titles = [pod.of for pod in pods] or [""] * len(explanations)
     show(
         explanations[0] if len(explanations) == 1 else explanations,
         "text" if output == "wide" else output,
-        lambda console: _show(console, explanations, titles, by_node),
+        lambda console: _show(console, explanations, titles, by_node, details or output == "wide", brief),
     )
     raise typer.Exit(0 if all(explanation.fits for explanation in explanations) else 1)
 
@@ -195,13 +209,18 @@ def _explained(
     return replace(answer, notes=(*filter(None, (now,)), *pod.notes, *answer.notes))
 
 
-def _show(console: Console, explanations: list[Explanation], titles: list[str], by_node: bool) -> None:
+def _show(
+    console: Console, explanations: list[Explanation], titles: list[str], by_node: bool, details: bool, brief: bool
+) -> None:
     for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
         if number:
             console.print()
         if title:
             console.print(f"[bold]{escape(title)}[/]")
-        print_explanation(console, explanation, by_node)
+        if brief:
+            print_first_change(console, explanation)
+        else:
+            print_explanation(console, explanation, by_node, details)
 
 
 def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:

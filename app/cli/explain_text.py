@@ -1,31 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints an explanation as text: needs with evidence, the funnel with bars, the smallest changes that help."""
+"""Prints an explanation as text: the answer and what to do; with details also evidence, the funnel, and scores."""
+
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column
 
+from app.admission.fleet_warnings import NOWHERE
+from app.admission.node_affinity import FROM_ZERO
 from app.cli.output import table_of
 from app.explain.explanation import Explanation, NodeVerdict
-from app.intree.checks import InTreeCause
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
 
 BAR = 20
 """Characters of a full bar."""
-MOST_ROWS = 40
+MOST_CHANGES, MOST_BEST, MOST_STAGES = 3, 3, 3
+"""Changes, nodes that fit, and stages of the funnel that are printed without details; and who holds the GPUs."""
+NOTES_BEFORE_CHANGES = 2
+"""Notes that are printed before the changes that help, which begin on one of the first five lines then."""
 
 
-def print_explanation(console: Console, explanation: Explanation, by_node: bool = False) -> None:
-    """Print an explanation, the answer first."""
+def print_explanation(console: Console, explanation: Explanation, by_node: bool = False, details: bool = False) -> None:
+    """Print an explanation, the answer first; `details` adds what it rests on."""
     _headline(console, explanation)
-    _needs(console, explanation)
-    _funnel(console, explanation)
-    _devices(console, explanation)
-    _fixes(console, explanation)
-    _best(console, explanation)
+    if explanation.bound is None and not details:
+        _places(console, explanation)
+    before = len(explanation.notes) if details or explanation.fits or explanation.bound else NOTES_BEFORE_CHANGES
+    _notes(console, explanation.notes[:before])
+    for conflict in explanation.conflicts:
+        console.print(f"  [red]{escape(conflict)}[/]")
+    if details:
+        _needs(console, explanation)
+        _funnel(console, explanation)
+        _devices(console, explanation)
+        console.print()
+        _fixes(console, explanation, len(explanation.fixes))
+        _best(console, explanation)
+    else:
+        _fixes(console, explanation, MOST_CHANGES)
+        _notes(console, explanation.notes[before:])
+        _summary(console, explanation)
     if by_node:
         _nodes(console, explanation)
+
+
+def print_first_change(console: Console, explanation: Explanation) -> None:
+    """Print the first line of the answer, and the first change that helps."""
+    _headline(console, explanation)
+    for fix in explanation.fixes[:1]:
+        console.print(f"  → {escape('; and '.join(edit.text for edit in fix.edits))} → {escape(fix.opened_nodes)}")
 
 
 def _ending(console: Console, pod: str, ending: Ending) -> None:
@@ -52,18 +77,13 @@ def _headline(console: Console, explanation: Explanation) -> None:
     else:
         for problem in explanation.not_started:
             console.print(f"  [red]does not start: {escape(problem)}[/]")
-        fits, nodes = explanation.fits, counted(explanation.nodes, "node")
-        refused = explanation.primary is not None and explanation.primary.reason == InTreeCause.RefusedByAPIServer.name
-        number = f"on {fits or 'none'} of {nodes}" if explanation.nodes else "nowhere: there are no nodes"
-        verdict = "is refused by the API server" if refused else f"fits {number}"
-        console.print(f"[bold {'green' if fits else 'red'}]{escape(explanation.pod)} {verdict}[/]")
-    if explanation.primary is not None:
-        nodes = counted(explanation.primary.nodes, "node")
-        console.print(f"  {escape(explanation.primary.sentence)} [dim]({explanation.primary.reason}, {nodes})[/]")
-    for note in explanation.notes:
+        colour = "green" if explanation.fits else "red"
+        console.print(f"[bold {colour}]{escape(f'{explanation.pod} {explanation.headline}')}[/]")
+
+
+def _notes(console: Console, notes: Iterable[str]) -> None:
+    for note in notes:
         console.print(f"  [yellow]{escape(note)}[/]")
-    for conflict in explanation.conflicts:
-        console.print(f"  [red]{escape(conflict)}[/]")
 
 
 def _bound(console: Console, explanation: Explanation, bound: NodeVerdict) -> None:
@@ -77,8 +97,40 @@ def _bound(console: Console, explanation: Explanation, bound: NodeVerdict) -> No
     if not bound.fits:
         against = "; ".join(dict.fromkeys(bound.messages))
         console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
-    nodes = counted(explanation.nodes, "node")
-    console.print(f"created again, it would fit on {explanation.fits or 'none'} of {nodes}")
+    console.print(escape(f"created again, it {explanation.headline}".replace("it fits", "it would fit", 1)))
+
+
+def _places(console: Console, explanation: Explanation) -> None:
+    """Print which GPU the pod gets on which node, the best first."""
+    for node in explanation.best[:MOST_BEST]:
+        lowered = f"; lowered by {', '.join(node.lowered_by)}" if node.lowered_by else ""
+        console.print(f"  [green]{escape(node.node)}[/]  {escape(node.gpu + lowered)}")
+    if (more := explanation.fits - MOST_BEST) > 0:
+        console.print(f"  and {counted(more, 'more node')}")
+
+
+def _summary(console: Console, explanation: Explanation) -> None:
+    """Print what else decides, a line each: what admission says, the needs, and what leaves out other nodes."""
+    for funnel in () if explanation.fits else explanation.devices:
+        console.print(f"  request {escape(funnel.request)}: {escape(funnel.steps[-1].detail or funnel.wants)}")
+    for name in explanation.unjudged:
+        console.print(f"  [yellow]{name} is not checked here: only kube-scheduler can decide[/]")
+    refusal, first = explanation.admission.message, explanation.primary
+    if not explanation.admission.allowed and not explanation.live:
+        said = first is not None and refusal == f"{first.reason}: {first.message}"
+        console.print(f"  [red]admission refuses it{escape(' for that reason' if said else f': {refusal}')}[/]")
+    for warning in explanation.admission.warnings if explanation.bound is None else ():
+        if not warning.startswith((NOWHERE, FROM_ZERO)):  # the first line says it, or administrators ask it
+            console.print(f"  [yellow]admission warns: {escape(warning)}[/]")
+    # Without where it says so, and without the memory of shared GPUs, which repeats that of each GPU.
+    needs = (need.partition(" (container")[0] for need in explanation.needs if not need.startswith("declares "))
+    if shown := "; ".join((*needs, *explanation.claimed)):
+        console.print(f"  [dim]needs {escape(shown)}[/]")
+    cuts = sorted((step for step in explanation.funnel if step.cut and step.message), key=lambda step: -step.cut)
+    if explanation.fits and cuts and explanation.bound is None:
+        words = "; ".join(f"{counted(step.cut, 'node')}: {step.message}" for step in cuts[:MOST_STAGES])
+        console.print(f"  [dim]left out {escape(words)}[/]")
+    console.print("[dim]--details: what this rests on, and all changes that help[/]")
 
 
 def _needs(console: Console, explanation: Explanation) -> None:
@@ -91,7 +143,7 @@ def _needs(console: Console, explanation: Explanation) -> None:
         console.print(f"  [yellow]{name} is not checked here: only kube-scheduler can decide[/]")
     if explanation.admission.actions or explanation.admission.message or explanation.admission.warnings:
         console.print("\n[bold]admission[/]")
-    if not explanation.admission.allowed:
+    if not explanation.admission.allowed and not explanation.live:
         console.print(f"  [red]refuses it: {escape(explanation.admission.message)}[/]")
     for action in explanation.admission.actions:
         console.print(f"  {escape(action)}")
@@ -129,14 +181,17 @@ def _devices(console: Console, explanation: Explanation) -> None:
         console.print(table_of(columns, rows, ruled=False))
 
 
-def _fixes(console: Console, explanation: Explanation) -> None:
+def _fixes(console: Console, explanation: Explanation, most: int) -> None:
     if explanation.fits:
         return
     if not explanation.fixes:
-        console.print(f"\n[bold]{escape(explanation.no_change)}[/]")
+        console.print(f"[bold]{escape(explanation.no_change)}[/]")
         return
-    console.print("\n[bold]smallest changes that help[/] [dim](each verified)[/]")
+    console.print("[bold]smallest changes that help[/] [dim](each verified)[/]")
+    ending = [fix for fix in explanation.fixes if any(edit.evicts for edit in fix.edits)][:1]
     for number, fix in enumerate(explanation.fixes, 1):
+        if number > most and fix not in ending:
+            continue
         opened = f" [dim]→ {escape(fix.opened_nodes)}[/]"
         for position, edit in enumerate(fix.edits):
             prefix = f"  [bold]{number}[/] " if not position else "    [dim]and[/] "
@@ -148,10 +203,9 @@ def _best(console: Console, explanation: Explanation) -> None:
         return
     console.print("\n[bold]best nodes[/]")
     for node in explanation.best:
-        facts = ", ".join(f"{name} is {value}" for name, value in node.gives.items())
         parts = ", ".join(f"{name} {part['score']:g}" for name, part in node.scores.items())
         lowered = f"lowered by {', '.join(node.lowered_by)}" if node.lowered_by else ""
-        said = "; ".join(filter(None, (facts, ", ".join(filter(None, (parts, lowered))))))
+        said = "; ".join(filter(None, (node.gpu, ", ".join(filter(None, (parts, lowered))))))
         console.print(f"  [green]{node.score:3}[/]  {escape(node.node)}  [dim]{escape(said)}[/]")
 
 

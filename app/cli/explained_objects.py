@@ -11,12 +11,13 @@ from app.admission.queued_jobs import number_of_templates
 from app.admission.review_targets import is_queued
 from app.cli.source import key_of
 from app.explain.gang_placement import MOST_MEMBERS
+from app.explain.pending_cause import template_hash
 from app.knowledge.workload_templates import Workloads, number_of_pods
 from app.kube.admission_objects import refused_replicas
 from app.kube.api_kinds import API_KINDS
 from app.kube.gangs import Gang
 from app.kube.pod_object import FINISHED
-from app.kube.pods import GROUP_LABELS
+from app.kube.pods import GROUP_LABELS, controller_of
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
 from app.values.json_members import JSONObject, member, object_if_any, objects_if_any
@@ -240,6 +241,18 @@ def of_fleet(
         name.partition(" ")[2] for names in owners.values() for name in names if name.startswith(wanted.kind.lower())
     }
     raise BadInput(f"{wanted} not found{_similar(wanted, known) or listing}")
+
+
+def waiting_in(namespace: str, objects: Iterable[JSONObject]) -> Iterator[PodToExplain]:
+    """Give the pods of a namespace that wait for a node, one of each template of a controller, the oldest first."""
+    alike: dict[str, list[JSONObject]] = {}
+    for pod in sorted((one for one in objects if one.get("kind") == POD), key=_created):
+        if key_of(pod).partition("/")[0] == namespace and not (_finished(pod) or pod["spec"].get("nodeName")):
+            owner = controller_of(pod)
+            alike.setdefault(f"{owner.uid if owner else key_of(pod)} {template_hash(pod, ())}", []).append(pod)
+    for first, *others in alike.values():
+        more = f", as {len(others)} more like it" if others else ""
+        yield PodToExplain(first, True, f"since {_created(first) or 'an unknown time'}{more}:")
 
 
 def _missing(wanted: Sequence[JSONObject], have: Iterable[JSONObject]) -> tuple[JSONObject, ...] | None:

@@ -13,8 +13,8 @@ from heapq import nsmallest
 from itertools import combinations, islice, product
 from typing import Any, TypeVar
 
-from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
-from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE, offer_of
+from app.explain.edits import ENDS_OTHERS, Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
+from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE, corrected_products, offer_of
 from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
 from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
@@ -30,7 +30,7 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU
 from app.nodes.model import Node
-from app.values.reasons import counted
+from app.values.reasons import Code, counted
 from app.world.world import World
 
 EDIT_PROPOSERS: tuple[EditProposer, ...] = (*IN_TREE, *EXISTING_PODS, *GPU_EDITS, *POLICY)
@@ -40,6 +40,8 @@ GROUPS_TRIED, NODES_TRIED = 12, 3
 """Groups of nodes with equal objections, and nodes of each group: those with the most free units."""
 MOST_POD_PROOFS = 60
 """Proofs with one edit, and again with several; each runs admission anew, about 1 ms (measured on the demo fleet)."""
+MOST_OF_CORRECTIONS = 12
+"""The weight up to which an edit corrects what cannot be meant; it is proven on any node, not only the nearest."""
 MOST_EDITS = 4
 """Edits in one fix."""
 MOST_FIXES, MOST_FIXES_OF_A_KIND = 5, 2
@@ -85,7 +87,7 @@ class Fix:
     @property
     def opened_nodes(self) -> str:
         """The nodes that it opens, in words."""
-        return f"{counted(self.opens, 'node')}, such as {self.node}"
+        return f"{counted(self.opens, 'node')}, {'such as ' * (self.opens > 1)}{self.node}"
 
 
 Change = TypeVar("Change")
@@ -108,6 +110,7 @@ class FixSearch:
         self._base = base
         self._snapshot = snapshot
         self._proven: dict[Edits, str] = {}
+        self._all: list[str] = []
         self.tried: dict[str, None] = {}
         """The kinds of edits that were proposed, in the order in which that happened."""
 
@@ -116,6 +119,7 @@ class FixSearch:
         # 1. The nodes nearest to the pod.
         refusing = ((objections, names) for objections, names in node_groups.items() if objections)
         groups = sorted(refusing, key=lambda group: (len(group[0]), -len(group[1])))
+        self._all = [name for _, names in groups for name in names]
         nearest = []
         for group, names in groups[:GROUPS_TRIED]:
             nearest.append((group, (yield from self._nearest(group, names))))
@@ -169,6 +173,9 @@ class FixSearch:
             resource = objection.about[0]
             return lambda node: node_left(node, self._snapshot.used.get(node.name, {}), resource)
         code = objection.code
+        if code is Code.ProductNotAllowed:
+            meant = [one for _, one in corrected_products(self._scheduled_pod.pod, self._snapshot.knowledge.products)]
+            return lambda node: any(one.matches(node.node_class.product or "") for one in meant) or None
         return (lambda node: offer_of(code, self._scheduled_pod.demand, node)) if code in NEEDS_BY_CODE else None
 
     def _single_edits(
@@ -180,7 +187,8 @@ class FixSearch:
                 for edit in (edit for objection in group for edit in self._edits(name, objection)):
                     if (edit.kind, edit.text) not in seen:
                         seen.add((edit.kind, edit.text))
-                        yield (edit,), [edit.on] if edit.on else names
+                        on = [edit.on] if edit.on else self._all if edit.weight <= MOST_OF_CORRECTIONS else names
+                        yield (edit,), on
 
     def _combined_edits(
         self, nearest: list[tuple[tuple[Objection, ...], list[str]]]
@@ -213,9 +221,12 @@ class FixSearch:
         nodes = self._snapshot.nodes
         for edits, names in islice(candidates, most):
             judge = self._judge(edits)
-            proven = next((name for name in names if judge.fits(edited_node(nodes[name], edits))), None)
-            if proven is not None:
-                self._proven.setdefault(edits, proven)
+            for number, name in enumerate(names, 1):
+                if judge.fits(edited_node(nodes[name], edits)):
+                    self._proven.setdefault(edits, name)
+                    break
+                if number % NODES_JUDGED_AT_ONCE == 0:
+                    yield
             yield
 
     def _judge(self, edits: Edits) -> NodeJudge:
@@ -233,16 +244,22 @@ class FixSearch:
 
     def _fixes(self, ranked: list[Edits]) -> Generator[None, None, tuple[Fix, ...]]:
         shown: list[Fix] = []
+        effects: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
         for edits in few_of_a_kind(ranked, lambda edits: tuple(edit.kind for edit in edits)):
             if len(shown) == MOST_FIXES:
                 break
-            judge, opens = self._judge(edits), 0
+            judge, opened = self._judge(edits), list[str]()
             for index, node in enumerate(self._snapshot.nodes.values()):
-                opens += judge.fits(edited_node(node, edits))
+                if judge.fits(edited_node(node, edits)):
+                    opened.append(node.name)
                 if index % NODES_JUDGED_AT_ONCE == 0:
                     yield
+            effect = tuple(edit.kind.replace("correct", "allow") for edit in edits), tuple(opened)
+            if effect in effects:
+                continue
+            effects.add(effect)
             steps = tuple(_step(edit, self._snapshot.idle) for edit in edits)
-            shown.append(Fix(steps, self._proven[edits], opens, self._patch(edits)))
+            shown.append(Fix(steps, self._proven[edits], len(opened), self._patch(edits)))
         return tuple(shown)
 
     def _patch(self, edits: Edits) -> tuple[Mapping[str, Any], ...]:
@@ -264,9 +281,9 @@ NAMES_AT_ONCE = 256
 """Nodes compared between two yields where they are not judged; one node takes about 3 µs."""
 
 
-def _rank(edits: Edits) -> tuple[int, int, float, str]:
-    others = sum(edit.of != "pod" for edit in edits)
-    return len(edits), others, sum(edit.weight for edit in edits), " ".join(edit.text for edit in edits)
+def _rank(edits: Edits) -> tuple[bool, int, int, float, str]:
+    others, ends_others = sum(edit.of != "pod" for edit in edits), any(edit.weight >= ENDS_OTHERS for edit in edits)
+    return ends_others, len(edits), others, sum(edit.weight for edit in edits), " ".join(edit.text for edit in edits)
 
 
 def _step(edit: Edit, idle: Mapping[str, float]) -> FixStep:

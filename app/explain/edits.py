@@ -48,8 +48,9 @@ class NearMiss:
 class Edit:
     """One change.
 
-    `kind` is one of KINDS. `weight` orders fixes of equally many edits by its sum, the smallest first; of edits of one
-    kind its fraction is the distance from what the pod asks. `pod` changes the Pod in place. `node`
+    `kind` is one of KINDS. `weight` orders fixes of equally many edits by its sum, the smallest first: corrections,
+    what keeps the GPUs, other products, fewer GPUs, parts of one; of edits of one kind its fraction is the distance
+    from what the pod asks. `pod` changes the Pod in place. `node`
     returns the changed node named `on`, `policies` the changed policy set. `evicts` are pods that must be evicted for
     the change.
     """
@@ -69,6 +70,8 @@ class Edit:
         return "fleet" if self.node else "policy" if self.policies else "pod"
 
 
+ENDS_OTHERS = 100
+"""The weight from which an edit ends pods of other namespaces: such a change is the last, whatever it is made of."""
 EditProposer = Callable[[NearMiss], Iterator[Edit]]
 """A function that proposes edits for a near miss; none if its objection is not one that the function is for."""
 

@@ -17,20 +17,21 @@ from app.explain.container_requests import (
     total_after,
     units_of,
 )
-from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
+from app.explain.edits import ENDS_OTHERS, Edit, EditedDocument, NearMiss, containers_of, distance, set_annotation
 from app.explain.edits_in_tree import OPERATING_SYSTEM
 from app.intree.checks import InTreeCause
 from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.knowledge.images import split_reference
 from app.knowledge.mig_profiles import nominal_size, profile_of
-from app.knowledge.products import normal_form
+from app.knowledge.products import ProductPattern, Products, normal_form
 from app.kube.gpu_usage import GPUUsage
-from app.kube.pods import PREFIX
+from app.kube.pods import PREFIX, Pod
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import SHARES, Node, NodeClass, Sharing
 from app.placement.filters import allows_product
 from app.policy.demand import Demand
 from app.policy.needs import LEAST_CUDA, LEAST_MEMORY, MIG_PROFILE, NEEDS, Need
-from app.values.reasons import Code
+from app.values.reasons import Code, join_with_or
 from app.values.versions import ABOVE_ANY_MINOR, show_version
 
 
@@ -95,7 +96,7 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
                 wished = wish is not None and profile_of(other) == wish[0]
                 lesser = "" if wished else _lesser_unit(near_miss.node.node_class, resource, other)
                 text = f"ask for {other} instead of {resource}{requesters}{f': {lesser}' if lesser else ''}"
-                weight = 10 if wished else 35 + changes_kind
+                weight = 10 if wished else 35 + changes_kind + 8 * bool(lesser)
                 yield Edit("ask-another", text, weight, replace_resource(resource, other))
 
 
@@ -180,8 +181,11 @@ def evict_to_free_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         if 0 < short <= freed:
             names = ", ".join(_holder(one, idle.get(one.name), states.get(one.name, "")) for one in evicted[:3])
             more = f" and {len(evicted) - 3} more" if len(evicted) > 3 else ""
-            yield Edit("free-gpus", f"free {short} {resource} on {node.name}, held by {names}{more}", 51 + freed,
-                       node=_with_units(resource, freed), on=node.name, evicts=tuple(evicted))  # fmt: skip
+            elsewhere = {one.name.partition("/")[0] for one in evicted} - {near_miss.scheduled_pod.pod.namespace}
+            ask = f"; ask who runs namespace {join_with_or(sorted(elsewhere))}" if elsewhere else ""
+            text = f"free {short} {resource} on {node.name}, held by {names}{more}{ask}"
+            weight = 51 + freed + ENDS_OTHERS * bool(elsewhere)
+            yield Edit("free-gpus", text, weight, None, _with_units(resource, freed), node.name, None, tuple(evicted))
 
 
 def _holder(usage: GPUUsage, idle_seconds: float | None, state: str) -> str:
@@ -231,6 +235,7 @@ def change_need(near_miss: NearMiss) -> Iterator[Edit]:
     if value is not None and value != stated:
         wish = None if offer is None else need.annotation.read(stated)
         weight = 24 + (0 if wish is None else distance(_as_number(wish), _as_number(offer)))
+        weight += 22 * (value == "Any")  # a share in place of a whole GPU, or the reverse
         yield Edit("lower-need", f"set {key}: {value} instead of {stated}", weight, set_annotation(key, value))
     if value is None or value == stated or shared:
         text = f"drop the annotation {key}: {stated}{OVERCOMMITS if shared else ''}"
@@ -267,34 +272,44 @@ def allow_product(near_miss: NearMiss) -> Iterator[Edit]:
     denied = [name for name in allowed.split(",") if name.strip().startswith("!")]
     part_text = _part_of_gpu(near_miss)
     if names and not (part_text and any(amount > 1 for _, amount in near_miss.scheduled_pod.demand.resources)):
-        lesser = part_text or _less_memory(near_miss)
-        value = ",".join((*(name.strip() for name in allowed.split(",")), label))
-        text = f"allow {label} too, in {key}{f': {lesser}' if lesser else ''}"
+        lesser, larger = part_text or _less_memory(near_miss), ""
         asked, offered = _asked_memory(near_miss), near_miss.node.node_class.memory_mib
+        if asked and offered and offered > MUCH_LARGER * _asked_memory(near_miss, max):
+            larger = f"a larger GPU, with {offered} MiB of memory"
+        value = ",".join((*(name.strip() for name in allowed.split(",")), label))
+        text = ": ".join(filter(None, (f"allow {label} too, in {key}", lesser or larger)))
         farther = distance(asked, offered) if asked and offered else 0.0
-        yield Edit("allow-product", text, (45 if lesser else 23) + farther, set_annotation(key, value))
+        weight = (45 if lesser else 27 if larger else 23) + farther
+        yield Edit("allow-product", text, weight, set_annotation(key, value))
     if denied:
         text = ",".join(name.strip() for name in names)
         yield Edit("allow-product", f"deny no product in {key}, which has {', '.join(denied)}", 24,
                    set_annotation(key, text or None))  # fmt: skip
 
 
+MUCH_LARGER = 1.5
+"""Times the memory of the requested product from which another one is called larger; a guess."""
 MOST_CORRECTED = 8
 """Names of one annotation that are compared with all products: 0.5 ms each, and people misspell the first."""
 
 
 def correct_product(near_miss: NearMiss) -> Iterator[Edit]:
     """Replace a name in the annotation that is of no known product by the one that it is like."""
-    key, products = PREFIX + "products", near_miss.snapshot.knowledge.products
-    stated = near_miss.scheduled_pod.pod.annotations.get(key)
-    if near_miss.code not in (Code.ProductNotAllowed, Code.InvalidAnnotation) or not stated:
-        return
-    names = [name.strip() for name in stated.split(",")]
+    key, pod, products = PREFIX + "products", near_miss.scheduled_pod.pod, near_miss.snapshot.knowledge.products
+    if near_miss.code in (Code.ProductNotAllowed, Code.InvalidAnnotation):
+        for value, pattern in corrected_products(pod, products):
+            if pattern.matches(near_miss.node.node_class.product or ""):
+                text = f"set {key}: {value} instead of {pod.annotations[key]}"
+                yield Edit("correct-product", text, 10, set_annotation(key, value))
+
+
+def corrected_products(pod: Pod, products: Products) -> Iterator[tuple[str, ProductPattern]]:
+    """Give values of the annotation in which one name is corrected, with the products of that name."""
+    names = [name.strip() for name in pod.annotations.get(PREFIX + "products", "").split(",")]
     for name in names[:MOST_CORRECTED]:
-        similar = None if name.startswith("!") else products.correction(name)
-        if similar is not None and products.pattern(similar).matches(near_miss.node.node_class.product or ""):
-            value = ",".join(similar if one == name else one for one in names)
-            yield Edit("correct-product", f"set {key}: {value} instead of {stated}", 10, set_annotation(key, value))
+        similar = products.correction(name) if name and not name.startswith("!") else None
+        if similar is not None:
+            yield ",".join(similar if one == name else one for one in names), products.pattern(similar)
 
 
 def _part_of_gpu(near_miss: NearMiss) -> str:
@@ -304,11 +319,11 @@ def _part_of_gpu(near_miss: NearMiss) -> str:
     return next((f"one unit is {unit} there" for unit in parts), "")
 
 
-def _asked_memory(near_miss: NearMiss) -> int:
-    """Return the least memory of the requested products in MiB; 0 where no table knows any."""
+def _asked_memory(near_miss: NearMiss, which: Callable[..., int] = min) -> int:
+    """Return the least memory of the requested products in MiB, or the most (`max`); 0 where no table knows any."""
     demand = near_miss.scheduled_pod.demand
     rows = near_miss.snapshot.knowledge.products.by_form.items()
-    return min((row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)), default=0)
+    return which((row.memory_mib for form, row in rows if row.memory_mib and allows_product(demand, form)), default=0)
 
 
 def _less_memory(near_miss: NearMiss) -> str:
@@ -322,24 +337,26 @@ def _less_memory(near_miss: NearMiss) -> str:
 def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     """Use an image built for a CUDA version that the node's driver runs: of its major version, or at most its own.
 
-    The image is of the same repository where its tags are known; else an image of NVIDIA stands for it.
+    The image is of the same repository; where its tags are not known, the change names none.
     """
     cuda = near_miss.node.node_class.cuda
     if near_miss.code not in IMAGE_CODES or cuda is None:
         return
     images = near_miss.snapshot.knowledge.images
     for exact, most in enumerate(((cuda[0], ABOVE_ANY_MINOR), cuda)):
-        changes: dict[str, str] = {}
+        changes, examples = dict[str, str](), list[str]()
         for container in near_miss.scheduled_pod.pod.containers:
             inferred = images.infer(container.image)
             if inferred is not None and (exact or inferred.cuda[: len(most)] > most):
-                changes[container.image] = images.older_image(container.image, most) or OLD_IMAGE.format(
-                    show_version(cuda)
-                )
+                known = images.older_image(container.image, most)
+                changes[container.image] = known or f"{split_reference(container.image)[0]}:cuda{show_version(cuda)}"
+                examples += [known] if known else []
         if changes:
             shown = show_version(cuda) if exact else f"{cuda[0]}.x"
-            text = f"use an image built for CUDA <= {shown}, such as {', '.join(changes.values())}"
-            yield Edit("older-image", text, 40 + exact, _with_images(changes))
+            such = f", such as {', '.join(examples)}" if examples else ""
+            of = f" of {', '.join(split_reference(image)[0] for image in changes)}" * (not examples)
+            text = f"use an image{of} built for CUDA <= {shown}{such}"
+            yield Edit("older-image", text, (19 if examples else 22) + exact / 4, _with_images(changes))
 
 
 def image_with_code(near_miss: NearMiss) -> Iterator[Edit]:
@@ -373,7 +390,6 @@ def drop_runtime_class(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-runtime-class", text, 15, lambda pod: pod["spec"].pop("runtimeClassName", None))
 
 
-OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
 IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
                Code.ComputeCapabilityTooLow)  # fmt: skip
 

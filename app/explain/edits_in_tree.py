@@ -24,8 +24,10 @@ from app.intree.checks import InTreeCause
 from app.knowledge.products import normal_form
 from app.kube.pod_object import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
+from app.nodes.conditions import FAMILY, PRODUCT
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
+from app.policy.needs import architecture_of
 
 
 def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
@@ -52,14 +54,21 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if key == OPERATING_SYSTEM:
             return  # an image for Windows runs on Windows alone
         present = near_miss.node.labels.get(key)
+        architecture = (architecture_of(near_miss.node.node_class) or "").lower().replace(" ", "-")
+        wrong_label = key == FAMILY and bool(architecture) and present not in (None, architecture)
+        to, new = (PRODUCT, near_miss.node.labels.get(PRODUCT)) if wrong_label else (key, present)
 
         def drop(pod: EditedDocument) -> None:
             del pod["spec"]["nodeSelector"][key]
 
         def change(pod: EditedDocument) -> None:
-            pod["spec"]["nodeSelector"][key] = present
+            drop(pod)
+            pod["spec"]["nodeSelector"][to] = new
 
-        if present is not None:
+        if wrong_label and architecture.startswith(value) and new:
+            text = f"set nodeSelector {to}: {new} instead of {key}: {value}, which the node's label calls {present}"
+            yield Edit("change-selector", f"{text}: the label is wrong", 9, change)
+        elif present is not None and not wrong_label:
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
             by_form = near_miss.snapshot.knowledge.products.by_form
             rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
@@ -138,7 +147,7 @@ def request_less(near_miss: NearMiss) -> Iterator[Edit]:
     if left > 0 and (requests := lowered(pod, resource, left)):
         text = f"request {amount_text(resource, left)} of {resource} instead of {amount_text(resource, wanted)}"
         text += requests_text(pod, resource, requests)
-        yield Edit("request-less", text, 30 + distance(wanted, left), set_requests(resource, requests))
+        yield Edit("request-less", text, 22.4 + distance(wanted, left) / 2, set_requests(resource, requests))
     elif left <= 0 and is_extended(resource) and not _is_of_gpus(near_miss, resource):
         text = f"request no {resource}{names_of_requesters(pod, resource)}"
         yield Edit("drop-resource", text, 32, without_resource(resource))

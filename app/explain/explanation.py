@@ -21,11 +21,13 @@ from app.admission.claim_template import (
 from app.explain.claim_funnel import RequestFunnel
 from app.explain.counterfactual import Fix
 from app.explain.funnel import Step
+from app.intree.checks import InTreeCause
 from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import Ending
 from app.policy.demand import Demand
-from app.values.reasons import join_with_or
+from app.values.reasons import counted, join_with_or
 
+REFUSED_BY_API_SERVER = InTreeCause.RefusedByAPIServer.name
 PENDING = "Pending"
 """status.phase of a pod that has not started."""
 
@@ -66,7 +68,8 @@ class FittingNode:
 
     `gives` is the kind of unit by resource. `score` is the score on the wire, `total` the weighted mean of
     `scores`, from 0 to 1, with the penalties.
-    `scores` are the parts by scorer. `lowered_by` names the penalties that halve the total.
+    `scores` are the parts by scorer. `lowered_by` names the penalties that halve the total. `product` and `driver` are
+    those of the node, `memory_mib` is the memory of one unit; empty and None where they are not known or not asked for.
     """
 
     node: str
@@ -75,6 +78,16 @@ class FittingNode:
     total: float
     scores: Mapping[str, Mapping[str, float]]
     lowered_by: tuple[str, ...]
+    product: str = ""
+    memory_mib: int | None = None
+    driver: str = ""
+
+    @property
+    def gpu(self) -> str:
+        """What the pod gets there, for people: product, what one unit is, its memory, and driver."""
+        units = " and ".join(dict.fromkeys(self.gives.values()))
+        units += f" of {round(self.memory_mib / 1024, 1):g} GiB" if self.memory_mib and units else ""
+        return ", ".join(filter(None, (self.product, units, self.driver and f"driver {self.driver}")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +158,8 @@ class Explanation:
     """Everything about one pod.
 
     `refused` counts nodes by the first reason of gpu-usher's filters, `in_tree` by each of kube-scheduler's own.
-    `primary` is the reason to look at first; None where the pod fits somewhere.
+    `primary` is the reason to look at first; None where the pod fits somewhere. `also` are the reasons of the other
+    nodes that the pod could use but for them.
     `bound` is the node that the pod has already, with today's objections to it; None where it has none. The pod's own
     resources count as released. `unhealthy` are the devices that it holds and its kubelet reports as unhealthy, each
     with its resource. `fixes` are ordered, the smallest first. `verdicts` is None unless it was requested.
@@ -157,7 +171,9 @@ class Explanation:
     devices, each with the reason of the kubelet's Event, and `phase` is its status.phase. `notes` say which containers
     would run without the devices that the pod claims, what the conditions of its node report, what ends it, and what no
     score shows. `asked_by` are the units that each container asks for, by resource and by name of the container.
-    `claims` are the most devices by DeviceClass, and `claimed` says in words what claims ask for, alternatives too.
+    `live` says that the pod exists, so that it is judged by placement alone; `admission.actions` are then what
+    admission has changed in it. `claims` are the most devices by DeviceClass, and `claimed` says in words what claims
+    ask for, alternatives too.
     """
 
     pod: str
@@ -192,6 +208,21 @@ class Explanation:
     asked_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     phase: str = ""
     claimed: tuple[str, ...] = ()
+    also: tuple[Refused, ...] = ()
+    live: bool = False
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line, without the pod's name: whether the pod fits, and what keeps it from the nodes."""
+        verdict = f"fits on {self.fits or 'none'} of {counted(self.nodes, 'node')}"
+        if self.primary is None:
+            return verdict if self.nodes else "fits nowhere: there are no nodes"
+        if self.primary.reason == REFUSED_BY_API_SERVER:
+            verdict = "is refused by the API server"
+        causes = (self.primary, *self.also)
+        of = f"; of the {sum(each.nodes for each in causes)} that come nearest" if self.also else ""
+        words = (f"{each.sentence} ({each.reason}, {counted(each.nodes, 'node')})" for each in causes)
+        return f"{verdict}{of}: {'; '.join(words)}"
 
     @property
     def place(self) -> str:

@@ -16,7 +16,7 @@ from app.dra.pod_claims import generated_claims
 from app.explain.explanation import GangVerdict
 from app.explain.funnel import Objection
 from app.explain.gang_claims import GangDevices, shared_claims, with_devices_of_copies
-from app.explain.pending_cause import primary_reason
+from app.explain.pending_cause import causes
 from app.explain.survey import NodeJudge, ScheduledPod, existing_pod_constraints, read_scheduled_pod
 from app.intree.api_server import api_server_refusals, counted_in_quotas
 from app.intree.inter_pod_constraints import InterPodConstraints
@@ -260,8 +260,8 @@ def _lacks(order: Sequence[str], placing: _Placing) -> str:
     groups: dict[tuple[Objection, ...], list[str]] = {}
     for name, node in placing.nodes.items():
         groups.setdefault(placing.judges[template].objections(node), []).append(name)
-    primary = primary_reason(groups, (), placing.nodes) if placing.nodes else None
-    return primary.sentence if primary is not None else "no node is left"
+    first = next(iter(causes(groups, (), placing.nodes)), None)
+    return first.sentence if first is not None else "no node is left"
 
 
 def _change(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one cause for which a pod is pending, and its sentence on the web page and in Events.
 
-`primary_reason` chooses the reason to read first of all those that refuse nodes (docs/decisions/0021). A reason names
+`causes` chooses the reasons to read first of all those that refuse nodes (docs/decisions/0021). A reason names
 no value of a node, since kube-scheduler groups nodes by the text of their reasons (values/reasons.py); what the nodes
 have instead is added here.
 
@@ -12,15 +12,18 @@ policies is explain/policy_diff.py, which also sets aside what only kube-schedul
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from app.admission.fleet_warnings import OTHER_PRODUCTS
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.explain.claim_changes import OTHER_CLASS
 from app.explain.claim_funnel import erring
+from app.explain.container_requests import amount_text
 from app.explain.counterfactual import Fix, FixStep
+from app.explain.edits_in_tree import node_left
 from app.explain.explanation import Explanation, Refused
 from app.explain.funnel import Objection, first_objection, is_transient, objection_name, objection_text
 from app.explain.placed_by import silence_of
@@ -33,7 +36,7 @@ from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.conditions import TAINTS_WHILE_NOT_READY, NotReady
 from app.nodes.model import Node, NodeClass
 from app.policy.needs import WITH_FACT
-from app.values.reasons import Code, counted
+from app.values.reasons import Code, Reason, counted
 from app.values.versions import show_driver
 
 HOLDERS = ", held by "
@@ -44,10 +47,10 @@ HOLDERS = ", held by "
 class PendingCause:
     """Why a pod is pending. `reason` is a code, empty if the pod fits; `fix` is the smallest change that helps.
 
-    `nodes` is the number of nodes with that reason, `all_nodes` that of all nodes. `remedy` is what helps against the
-    reason in general. `change` is the fix for readers of the pod's Events: pods of other namespaces are not named.
-    `opens` says which nodes the fix opens. `sentence` is the message with what the nodes have, empty where nothing is
-    to be added. `gang` is how many pods of its gang fit together, empty where it is the message, or there is no gang.
+    `nodes` is the number of nodes with that reason. `remedy` is what helps against the reason in general. `change` is
+    the fix for readers of the pod's Events: pods of other namespaces are not named. `opens` says which nodes the fix
+    opens. `sentence` is the message with what the nodes have, empty where nothing is to be added. `headline` is that of
+    the explanation. `gang` is how many pods of its gang fit together, empty where it is the message, or there is none.
     """
 
     reason: str
@@ -55,12 +58,12 @@ class PendingCause:
     nodes: int
     fits: int
     fix: str
-    all_nodes: int = 0
     remedy: str = ""
     change: str = ""
     opens: str = ""
     sentence: str = ""
     gang: str = ""
+    headline: str = ""
 
     @property
     def note(self) -> str:
@@ -71,9 +74,7 @@ class PendingCause:
     def _note(self) -> str:
         if not self.nodes:
             return f"{self.message[:1].upper()}{self.message[1:]}." if self.reason == GANG_WAITS else f"{self.message}."
-        first = f"0 of {self.all_nodes} nodes fit. {counted(self.nodes, 'node')}: {self.sentence or self.message}."
-        if self.reason == InTreeCause.RefusedByAPIServer.name:
-            first = f"The API server refuses it: {self.message}."
+        first = f"{self.headline[:1].upper()}{self.headline[1:]}."
         if self.change:
             return f"{first} Smallest change that helps: {self.change} → {self.opens}."
         return f"{first} {self.remedy[:1].upper()}{self.remedy[1:]}." if self.remedy else first
@@ -97,12 +98,12 @@ def cause_of(explanation: Explanation) -> PendingCause:
         primary.nodes,
         explanation.fits,
         "; ".join(edit.text for edit in smallest.edits) if smallest else "",
-        explanation.nodes,
         primary.remedy,
         _change(smallest.edits, explanation.pod.partition("/")[0]) if smallest else "",
         smallest.opened_nodes if smallest else "",
         primary.sentence,
         gang.sentence if gang is not None and not gang.enough else "",
+        explanation.headline,
     )
 
 
@@ -169,16 +170,18 @@ def values_of(code: str, nodes: Iterable[NodeClass]) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_NODE_VALUES])
 
 
-OTHER_PRODUCTS = {Code.ProductNotAllowed.name, Code.GPUFactsMissing.name, Code.ResourceNotOffered.name}
-"""Codes of the nodes whose product is another, or not known, or none."""
+OF_OTHER_PRODUCTS = {code.name for code in OTHER_PRODUCTS}
 OFFER_NONE = {Code.OfferedByClaimOnly.name: 1, Code.GhostGPUs.name: 1, Code.ResourceNotOffered.name: 2}
 """Codes of the nodes that offer no GPUs, those that never will last."""
 
 
-def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node]) -> Refused | None:
-    """Choose the reason to look at first: of the nodes with only transient objections, or else of the nearest nodes.
+def causes(
+    groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, Node], amounts: "PodAmounts | None" = None
+) -> tuple[Refused, ...]:
+    """Give the reason to look at first, and after it those of the other nodes that the pod could use but for them.
 
-    A claim that kube-scheduler gives up on comes before all, and then nodes that do not answer.
+    The first is of the nodes with only transient objections, or else of the nearest nodes. A claim that kube-scheduler
+    gives up on comes before all, and then nodes that do not answer.
 
     The nearest nodes are among those of a product that the pod allows, if there are any. They are those of the smallest
     fix, or without a fix those with the fewest objections. A node that offers no GPUs is chosen only where all nodes
@@ -188,22 +191,68 @@ def primary_reason(groups: Groups, fixes: tuple[Fix, ...], nodes: Mapping[str, N
         objections: names for objections, names in groups.items() if objections and all(map(is_transient, objections))
     }
     if not (given_up := erring(groups)) and (silent := _not_answering(groups, nodes)) is not None:
-        return silent
+        return (silent,)
     candidates = given_up or transient or _of_allowed_products(groups) or groups
     as_asked = [fix for fix in fixes if fix.edits[0].kind != OTHER_CLASS]  # which is served by another kind of node
     fixed = (objections for fix in as_asked for objections, names in candidates.items() if fix.node in names)
     nearest = next(fixed, None) or min(candidates, key=_distance, default=None)
     if nearest is None:
-        return None
+        return ()
     objection = first_objection(nearest)
+    least = _distance(nearest) if candidates is groups else None
+    others = Counter[Objection]()
+    for objections, names in candidates.items():
+        of_other_products = {*map(objection_name, objections)} & OF_OTHER_PRODUCTS
+        if objections and least in (None, _distance(objections)) and not of_other_products:
+            others[first_objection(objections)] += len(names)
+    others.pop(objection, None)
+    also = [other for other, _ in others.most_common(MOST_CAUSES - 1)]
+    return tuple(_refused(one, groups, nodes, amounts) for one in (objection, *also))
+
+
+MOST_CAUSES = 3
+"""Causes in the first line of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAmounts:
+    """What a pod requests as kube-scheduler counts it, and the requests of the pods of each node."""
+
+    requests: Mapping[str, int]
+    gpus: Collection[str]
+    used: Mapping[str, Mapping[str, int]]
+
+    def told(self, objection: Objection, nodes: Sequence[Node]) -> tuple[str, str]:
+        """Say how much is wanted and how much the nodes have left, where an objection is about an amount."""
+        match objection:
+            case Reason(code=Code.InsufficientGPUs):
+                free = max(min((node.free.units.get(name, 0) for name in self.gpus), default=0) for node in nodes)
+                return "", f"at most {free} free" if free > 0 else "none free"
+            case Reason(code=Code.GPUMemoryBudgetExceeded):
+                left = max(node.free.memory.get(name, 0) for node in nodes for name in self.gpus)
+                return "", f"at most {left} MiB free"
+            case InTreeRefusal(cause=InTreeCause.InsufficientResource, about=(resource, *_)) if (
+                resource in self.requests
+            ):
+                left = max(node_left(node, self.used.get(node.name, {}), resource) for node in nodes)
+                none = "none free" if any(node.allocatable.get(resource) for node in nodes) else "none"
+                left_words = f"at most {amount_text(resource, left)} free" if left > 0 else none
+                return f": wants {amount_text(resource, self.requests[resource])}", left_words
+        return "", ""
+
+
+def _refused(objection: Objection, groups: Groups, nodes: Mapping[str, Node], amounts: PodAmounts | None) -> Refused:
+    """Count the nodes at which an objection is the first, with what they have in place of what is wanted."""
     refusing = [
-        nodes[name].node_class
+        nodes[name]
         for objections, names in groups.items()
         if first_objection(objections) == objection
         for name in names
     ]
     refused = refused_by(objection, len(refusing))
-    return replace(refused, have=values_of(refused.reason, refusing))
+    wants, left = amounts.told(objection, refusing) if amounts else ("", "")
+    have = (left,) if left else values_of(refused.reason, [node.node_class for node in refusing])
+    return replace(refused, message=refused.message + wants, have=have)
 
 
 PASSING = {Code.InsufficientGPUs.name, InTreeCause.InsufficientResource.name, InTreeCause.TooManyPods.name}
@@ -243,7 +292,7 @@ def _of_allowed_products(groups: Groups) -> Groups:
     codes = {objections: set(map(objection_name, objections)) for objections in groups}
     if not any(Code.ProductNotAllowed.name in names for names in codes.values()):
         return {}
-    return {objections: names for objections, names in groups.items() if not codes[objections] & OTHER_PRODUCTS}
+    return {objections: names for objections, names in groups.items() if not codes[objections] & OF_OTHER_PRODUCTS}
 
 
 def _distance(objections: tuple[Objection, ...]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any
 
-from app.admission.review import ReviewResult, mutate_reviewed
+from app.admission.review import ReviewResult, mutate_reviewed, present_record
 from app.admission.reviewed_pod import ReviewedPod
 from app.dra.pod_claims import released
 from app.explain.claim_changes import CLAIM_KINDS, claim_fixes
@@ -28,10 +28,10 @@ from app.explain.explanation import (
     Refused,
     dra_equivalent,
 )
-from app.explain.funnel import Objection, funnel, objection_name, objection_text
+from app.explain.funnel import Objection, first_objection, funnel, is_transient, objection_name, objection_text
 from app.explain.gang_placement import gang_verdict
 from app.explain.numa import claim_notes, topology_notes
-from app.explain.pending_cause import primary_reason, refused_by
+from app.explain.pending_cause import OFFER_NONE, PodAmounts, causes, refused_by
 from app.explain.placed_by import (
     answer_of_scheduler,
     as_unbound,
@@ -61,11 +61,13 @@ from app.explain.survey import (
 )
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
+from app.knowledge.products import Products
 from app.kube.finished_pods import Ending
 from app.kube.gangs import Gang
 from app.kube.pod_limits import check_constraints
 from app.kube.pod_object import pod_object
 from app.kube.pods import PREFIX
+from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
 from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
@@ -73,7 +75,9 @@ from app.placement.ranking import demand_scores, ranking_key
 from app.placement.scheduler_demand import place_is_promised
 from app.placement.scorers import PENALTIES
 from app.policy.demand import Demand
+from app.policy.needs import memory_of_unit
 from app.values.reasons import Code, Reason
+from app.values.versions import show_driver
 from app.world.scheduling_groups import gang_of_pod
 from app.world.world import World
 
@@ -197,21 +201,28 @@ def _answer(
     scheduled_pod, groups, fitting, snapshot = nodes.scheduled_pod, nodes.groups, nodes.fitting, pod.snapshot
     demand = scheduled_pod.demand
     devices = yield from _device_funnels(scheduled_pod, groups, snapshot)
-    best = yield from _best(demand, fitting, place_is_promised(scheduled_pod.pod, demand))
+    promised = place_is_promised(scheduled_pod.pod, demand)
+    best = yield from _best(demand, fitting, promised, snapshot.knowledge.products)
     gang = None if pod.node or pod.ending else (yield from _gang(pod))
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
+    requests = dict(scheduled_pod.pod_constraints.requests)
+    amounts = PodAmounts(requests, dict(demand.resources), snapshot.used)
+    primary, *also = (not fitting and causes(groups, nodes.fixes, snapshot.nodes, amounts)) or (None,)
     declared = pod_object(pod.review.document)
+    admission = admission_outcome(scheduled_pod.review_result)
+    recorded = tuple(map(str, present_record(pod.review).get("actions", ())))
     return Explanation(
         pod=f"{declared.namespace}/{declared.metadata.name or declared.metadata.generate_name}",
         policies=scheduled_pod.ruling.policies,
         asks=dict(demand.resources),
-        needs=tuple(needs(demand, scheduled_pod.pod, snapshot.knowledge.families)),
+        needs=(*needs(demand, scheduled_pod.pod, snapshot.knowledge.families), *_not_known(demand, snapshot)),
         origins=tuple({"field": field, "from": origin} for field, origin in scheduled_pod.ruling.origins),
         conflicts=tuple(conflict.message for conflict in scheduled_pod.ruling.conflicts),
         nodes=len(snapshot.nodes),
         fits=len(fitting),
-        primary=None if fitting else primary_reason(groups, nodes.fixes, snapshot.nodes),
+        primary=primary,
+        also=tuple(also),
         refused=refused,
         in_tree=in_tree,
         funnel=funnel(counts),
@@ -223,12 +234,13 @@ def _answer(
         dra=_equivalent_claim(demand, snapshot),
         unsourced=_unsourced(snapshot),
         unjudged=_unjudged(scheduled_pod, nodes.constraints),
-        admission=admission_outcome(scheduled_pod.review_result),
+        admission=replace(admission, actions=recorded) if pod.live else admission,
         verdicts=(yield from _verdicts(groups)) if by_node else None,
         bound=None if pod.node is None else _bound_verdict(pod.node, groups),
         ending=pod.ending,
         unhealthy=() if pod.node is None else unhealthy_devices(declared),
         not_started=pod.not_started,
+        live=pod.live,
         phase=declared.status.phase,
         devices=devices,
         gang=gang,
@@ -283,8 +295,39 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     classes = [node.node_class for node in fitting]
     lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
     yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
+    memory = (memory_of_unit(scheduled_pod.demand, one) or 0 for one in classes)
+    asked = scheduled_pod.demand.memory_mib
+    if asked and (less := min((mib for mib in memory if 0 < mib < asked), default=0)):
+        yield f"asked {asked} MiB per GPU, tested >= {int(asked * MEMORY_TOLERANCE)}: a node that fits has {int(less)}"
+    if not pod.node and not pod.review.has_our_scheduler and scheduled_pod.demand.requests_gpus:
+        yield (
+            f"admission leaves this pod as it is, since it names scheduler {scheduled_pod.pod.scheduler_name}: a "
+            "policy with that schedulerName includes it; without one it needs its own toleration and runtimeClassName"
+        )
     yield from asks_for_none(scheduled_pod, snapshot)
-    yield from what_it_got(scheduled_pod, node, snapshot.knowledge.products)
+    left_out = _left_out(nodes.groups, snapshot) if node is not None else ()
+    yield from what_it_got(scheduled_pod, node, snapshot.knowledge.products, left_out)
+    if pod.live and (refusals := scheduled_pod.review_result.reasons):
+        yield f"created again now, it would be refused: {'; '.join(reason.message for reason in refusals)}"
+
+
+def _not_known(demand: Demand, snapshot: World) -> Iterator[str]:
+    """Say that no driver was compared, since nothing tells the CUDA version of the pod."""
+    classes = (node.node_class for node in snapshot.nodes.values())
+    drivers = (one.cuda and any(one.allocatable(resource) for resource, _ in demand.resources) for one in classes)
+    if not (demand.cuda or demand.preferred_cuda) and any(drivers):
+        yield f"CUDA of its image is not known: drivers were not checked; set {CUDA}"
+
+
+def _left_out(groups: Groups, snapshot: World) -> list[tuple[str, int]]:
+    """Count the nodes with GPUs that lasting objections leave out, by the first of them; most nodes first."""
+    counts: Counter[str] = Counter()
+    for objections, names in groups.items():
+        lasting = [one for one in objections if not is_transient(one) and objection_name(one) not in OFFER_NONE]
+        gpu_nodes = sum(snapshot.nodes[name].has_gpus for name in names)
+        if lasting and gpu_nodes:
+            counts[objection_text(first_objection(lasting))] += gpu_nodes
+    return counts.most_common(2)
 
 
 def _with_fixes(pod: _ReadPod, judged: _JudgedNodes) -> Generator[None, None, _JudgedNodes]:
@@ -400,7 +443,9 @@ def _unsourced(snapshot: World) -> tuple[str, ...]:
     return tuple(sorted(row.label for row in rows if row is not None and row.unsourced))
 
 
-def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None, None, tuple[FittingNode, ...]]:
+def _best(
+    demand: Demand, fitting: list[Node], promised: bool, products: Products
+) -> Generator[None, None, tuple[FittingNode, ...]]:
     if not fitting:
         return ()
     totals: list[float] = []
@@ -413,15 +458,21 @@ def _best(demand: Demand, fitting: list[Node], promised: bool) -> Generator[None
         )
         yield
     scores = demand_scores(demand, [node.name for node in fitting], totals, one_best=promised)
-    return tuple(_fitting_node(demand, fitting[position], totals[position], scores[position]) for position in best)
+    return tuple(
+        _fitting_node(demand, fitting[position], totals[position], scores[position], products) for position in best
+    )
 
 
-def _fitting_node(demand: Demand, node: Node, value: float, score: int) -> FittingNode:
-    """Break a node's total down: each scorer's score and weight, and the penalties."""
-    parts = breakdown(demand, node)
+def _fitting_node(demand: Demand, node: Node, value: float, score: int, products: Products) -> FittingNode:
+    """Say what the node gives, and break its total down: each scorer's score and weight, and the penalties."""
+    parts, row = breakdown(demand, node), products.find(node.node_class.product or "")
+    memory = memory_of_unit(demand, node.node_class)
     return FittingNode(
         node=node.name,
         gives={resource: node.node_class.unit_words(resource) for resource, _ in demand.resources},
+        product=(row.label if row is not None else node.node_class.product or "") * demand.requests_gpus,
+        memory_mib=int(memory) if memory and demand.requests_gpus else None,
+        driver=show_driver(node.node_class.driver) if node.node_class.driver and demand.requests_gpus else "",
         score=score,
         total=round(value, 3),
         scores={name: {"score": round(part, 3), "weight": weight} for name, (part, weight) in parts.items()},

@@ -4,7 +4,7 @@
 Of a pod that has a node already, or that has ended, what it holds is released, so that it is judged as a new pod.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from app.kube.pods import Pod
 from app.nodes.mig_state import explained_by_node
 from app.nodes.model import SHARED_UNITS, Node
 from app.policy.schema_placement import SharingWish
-from app.values.reasons import join_with_or
+from app.values.reasons import counted, join_with_or
 from app.world.scheduling_groups import gang_of_pod
 from app.world.world import World
 
@@ -235,8 +235,10 @@ def asks_for_none(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]
     yield f"it asks for no GPU; if it needs one, add resources.limits {resource}: 1 to a container"
 
 
-def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Products) -> Iterator[str]:
-    """Say what a pod has on its node, and why it is allowed to have that."""
+def what_it_got(
+    scheduled_pod: ScheduledPod, node: Node | None, products: Products, left_out: Sequence[tuple[str, int]]
+) -> Iterator[str]:
+    """Say what a pod has on its node, and which of its needs left out other nodes (`left_out`, with their number)."""
     if node is None:
         return
     demand = scheduled_pod.demand
@@ -246,11 +248,11 @@ def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Produc
         row = products.find(node.node_class.product or "")
         product = row.label if row is not None else node.node_class.product or "unknown product"
         has = f"it has {amount} x {node.node_class.unit_words(resource)} of {product} on {node.name}"
-        wanted = [", ".join(pattern.text for pattern in any_of) for any_of in demand.products]
-        why = f"products allow {' and '.join(wanted)}" if wanted else "nothing asks for a certain product"
+        needs = " and ".join(f"{text} ({counted(number, 'node')})" for text, number in left_out)
+        why = f"its needs leave out others: {needs}" if needs else f"its needs leave out no other node with {resource}"
         if node.node_class.unit(resource) in SHARED_UNITS and demand.sharing is SharingWish.Any:
-            why += ", and nothing for a whole GPU; set gpu-usher.io/sharing: Exclusive to get one"
-        yield f"{has}, as {why}"
+            why += "; nothing asks for a whole GPU: set gpu-usher.io/sharing: Exclusive to get one"
+        yield f"{has}; {why}"
 
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:

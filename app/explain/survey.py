@@ -76,7 +76,8 @@ class ScheduledPod:
     without the node affinity that admission wrote into it, since the filters give a better reason for a node which that
     affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none. `tolerable` are the keys of
     the taints that admission tolerates for it as soon as a node with them suits it. `new_pod` is what the API server's
-    own admission judges, None for a pod that exists, and `api_refusals` are those of it.
+    own admission judges, None for a pod that exists, and `api_refusals` are those of it. `admission_refusals` are the
+    reasons for which admission refuses the pod; none for a pod that exists, which admission judges no more.
     """
 
     document: Mapping[str, Any]
@@ -91,11 +92,12 @@ class ScheduledPod:
     tolerable: frozenset[str] = frozenset()
     api_refusals: tuple[InTreeRefusal, ...] = ()
     new_pod: NewPod | None = None
+    admission_refusals: tuple[Reason, ...] = ()
 
     def pod_objections(self) -> tuple[Objection, ...]:
         """List the objections to the pod itself: admission's reasons, the API server's own, scheduling gates."""
         gate = scheduling_gate_refusal(self.pod_constraints)
-        return (*self.review_result.reasons, *self.api_refusals, *((gate,) if gate else ()))
+        return (*self.admission_refusals, *self.api_refusals, *((gate,) if gate else ()))
 
 
 def review_as_is(document: Mapping[str, Any], snapshot: World) -> ReviewedPod:
@@ -161,9 +163,8 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     tolerable = keys_added_with_nodes(ruling, families)
     created = _new_pod(review, demand, snapshot) if snapshot.judges_creation else None
     refused = api_server_refusals(created) if created else ()
-    return ScheduledPod(
-        admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable, refused, created
-    )
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable,
+                        refused, created, tuple(result.reasons) if admit else ())  # fmt: skip
 
 
 def _new_pod(review: ReviewedPod, demand: Demand, snapshot: World) -> NewPod:

@@ -101,7 +101,7 @@ class _Family:
     `none` (it is not known). `months` are the rows by month, and `versions` are sorted by release. `requires_list` says
     that the images set an NVIDIA_REQUIRE_CUDA of `require_lists`. `carries_compat` is as in ImageCUDA. `compat_opt_in`
     is its `compat_variable`, and the release from which on the image has it. `unsourced` says that the row has no
-    public source.
+    public source. `builds` are the CUDA versions that a release, without its last field, is published for.
     """
 
     names: re.Pattern[str]
@@ -113,6 +113,7 @@ class _Family:
     carries_compat: bool
     compat_opt_in: tuple[str, Version] | None
     unsourced: bool
+    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +178,8 @@ class Images:
     def older_image(self, image: str, most: Version) -> str | None:
         """Find the newest older image of the same repository whose CUDA version is at most `most`; None if unknown.
 
-        `most` may omit fields: (12,) includes all of CUDA 12. The result is None for images with the CUDA version in
-        the tag, since the tables do not have their other tags.
+        `most` may omit fields: (12,) includes all of CUDA 12. Of images with the CUDA version in the tag, only those of
+        the same release whose CUDA versions a row of `builds` has.
         """
         name, tag = split_reference(image)
         for family in self.families:
@@ -187,6 +188,11 @@ class Images:
                 fitting = [month for month, row in family.months.items() if row.cuda[: len(most)] <= most]
                 older = max((month for month in fitting if month < match["month"]), default=None)
                 return f"{name}:{tag.replace(match['month'], older)}" if older else None
+            if match and family.names.fullmatch(name) and (builds := family.builds.get(".".join(tag.split(".")[:2]))):
+                newest = max(
+                    (build for build in map(parse_version, builds) if build[: len(most)] <= most), default=None
+                )
+                return f"{name}:{tag.replace(match['cuda'], show_version(newest))}" if newest else None
         return None
 
     def _of_family(self, family: _Family, match: re.Match[str], tag: str) -> ImageCUDA | None:
@@ -329,6 +335,7 @@ def _family(row: Mapping[str, Any], months: Mapping[str, Mapping[str, _Month]]) 
         if "compat_opt_in" in row
         else None,
         unsourced=bool(row.get("unsourced")),
+        builds={str(release): tuple(versions) for release, versions in (row.get("builds") or {}).items()},
     )
 
 

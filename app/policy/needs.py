@@ -357,7 +357,7 @@ def _namespace_limits(placement: Placement, products: Products) -> tuple[Product
     return tuple(ProductLimit(tuple(map(products.pattern, row.products)), row.gpus) for row in rows) or None
 
 
-def _memory_of_unit(demand: Demand, node: NodeClass) -> float | None:
+def memory_of_unit(demand: Demand, node: NodeClass) -> float | None:
     """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU.
 
     GFD's label of a slice is less than the nominal size in its name: 9,856 MiB for a 1g.10gb.
@@ -430,7 +430,7 @@ LEAST_MEMORY: Need[int] = Need(
     "spec.placement.gpuMemory", "memory_mib", "memory per GPU >= {}", (Code.GPUMemoryTooSmall,),
     Annotation("gpu-memory", lambda text: parse_gpu_memory(text.removeprefix(">=")), '`[">="] AMOUNT`',
                ("40Gi", ">=80GB"), "at least, per GPU or slice; on shared GPUs also what the pod will use of each"),
-    Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"), _memory_of_unit, attrgetter("memory_at_most"),
+    Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"), memory_of_unit, attrgetter("memory_at_most"),
          label=MEMORY, dialect_label="memory_key", by_unit=True,
          template=lambda row: {MEMORY: str(row.memory_mib)} if row.memory_mib else {},
          member=f"device.capacity['{NVIDIA_DRIVER}'].memory", any_vendor=True),
@@ -482,7 +482,7 @@ _FORMER_FAMILIES = {"Ada Lovelace": "ampere", "Blackwell": "undefined", "Rubin":
 """GFD's family of GPUs that a release does not know yet (NVIDIA/k8s-device-plugin#943, #1237, #1909), and of Thor."""
 
 
-def _architecture(node: NodeClass) -> str | None:
+def architecture_of(node: NodeClass) -> str | None:
     """Name the architecture by the compute capability; GPUs without CUDA have none of these, but their vendor's."""
     capability = node.compute_capability
     if capability is None:
@@ -493,7 +493,7 @@ def _architecture(node: NodeClass) -> str | None:
 ARCHITECTURES: Need[frozenset[str]] = Need(
     "spec.placement.architectures", "architectures", "GPU architecture {}", (Code.ArchitectureNotAllowed,),
     list_of_words("architectures", _FAMILIES, "Hopper, Blackwell", "one of these GPU architectures"),
-    fact_of_label("GPU architecture", FAMILY, _FAMILIES, _architecture, _FORMER_FAMILIES,
+    fact_of_label("GPU architecture", FAMILY, _FAMILIES, architecture_of, _FORMER_FAMILIES,
                   member=f"{ATTRIBUTES}.architecture"),
     "GPU architecture not allowed",
 )  # fmt: skip

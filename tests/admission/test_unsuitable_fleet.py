@@ -36,6 +36,17 @@ def test_template_that_no_node_can_run_is_told_at_apply() -> None:
     ]
 
 
+def test_cause_is_that_of_the_nodes_with_an_allowed_product() -> None:
+    """F139: and not that most nodes have another product, which the pod has not asked for."""
+    old, *others = node("l4", product="NVIDIA-L4", driver="470.82.01"), *(node(f"h{index}") for index in range(3))
+
+    warned = warnings(fleet(old, *others), annotations={"gpu-usher.io/products": "L4"})
+
+    assert [warning.partition(";")[0] for warning in warned] == [
+        "fits on none of 4 GPU nodes: CUDA driver too old: wants >= 580 (DriverTooOld, 1 node)"
+    ]
+
+
 @pytest.mark.parametrize(
     "facts",
     [

@@ -62,8 +62,23 @@ def test_pod_that_waits_is_explained_with_its_cause(service: Service) -> None:
     assert (code, body["kind"], body["apiVersion"]) == (200, "Explanation", API_VERSION)
     assert body["metadata"] == {"name": "distill", "namespace": "language"}
     assert body["explanation"]["primary"]["reason"] == "InsufficientGPUs"
-    assert body["cause"].startswith("0 of ")
+    assert body["cause"].startswith("Fits on none of ")
     assert body["explanation"]["verdicts"] is None
+
+
+def test_list_has_what_waits_in_a_namespace_and_nothing_of_others(service: Service) -> None:
+    """F83, F104: the longest waiting first, one pod of each controller; `list` is a right of its own."""
+    path = PATH.rpartition("/")[0]
+    accept = (b"accept", b"application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+
+    code, body, _ = ask(make_api(service), path.replace("language", "vision"))
+    table = ask(make_api(service), path, headers=[*USER, accept])[1]
+
+    assert (code, body["kind"]) == (200, "ExplanationList")
+    assert {item["metadata"]["namespace"] for item in body["items"]} == {"vision"}
+    assert "thumbnails" in [item["metadata"]["name"] for item in body["items"]]
+    assert [row["cells"][0] for row in table["rows"]] == ["distill"]
+    assert ask(make_api(service), path.replace("language", "nobody"))[1]["items"] == []
 
 
 def test_kubectl_is_given_a_table(service: Service) -> None:
@@ -76,7 +91,7 @@ def test_kubectl_is_given_a_table(service: Service) -> None:
     (row,) = body["rows"]
     assert (body["kind"], names) == ("Table", ["Name", "Fits", "Nodes", "Reason", "Cause"])
     assert row["cells"][:2] == ["distill", 0]
-    assert row["cells"][4].startswith("0 of ")
+    assert row["cells"][4].startswith("Fits on none of 23 nodes: not enough free GPUs")
 
 
 @pytest.mark.parametrize("path", DISCOVERY)

@@ -42,7 +42,7 @@ def snapshot(tmp_path: Path) -> str:
 
 def test_text_says_the_cause_the_funnel_and_the_smallest_change(file: str) -> None:
     """F83, F84."""
-    result = explained("-f", file, "--demo")
+    result = explained("-f", file, "--demo", "--details")
 
     assert result.exit_code == 1
     for words in (
@@ -59,10 +59,13 @@ def test_pod_that_fits_shows_the_best_nodes_and_exits_with_0(tmp_path: Path) -> 
     """F83."""
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()), "utf-8")
 
-    result = explained("-f", str(tmp_path / "pod.yaml"), "--demo")
+    file = str(tmp_path / "pod.yaml")
+    result, details = explained("-f", file, "--demo"), explained("-f", file, "--demo", "--details")
 
-    assert result.exit_code == 0
-    assert "best nodes" in result.output
+    assert (result.exit_code, details.exit_code) == (0, 0)
+    assert result.output.splitlines()[1] == "  l4-0  NVIDIA-L4, a whole GPU of 22.5 GiB, driver 550.54.15"
+    assert "best nodes" not in result.output
+    assert "best nodes" in details.output
 
 
 @pytest.mark.parametrize("words", [["--nodes"], ["-o", "wide"]])
@@ -72,6 +75,18 @@ def test_nodes_shows_what_stands_against_each(file: str, words: list[str]) -> No
 
     assert "node by node" in output
     assert [line for line in output.splitlines() if line.endswith(" ")] == []
+
+
+def test_namespace_without_a_name_lists_what_waits_in_it() -> None:
+    """F83: since when, the cause, and the first change, in three lines each."""
+    listed, empty = explained("-n", "language", "--demo-fleet", "weekday"), explained("-n", "x", "--demo")
+
+    lines = listed.output.splitlines()
+    assert lines[0].startswith("since ")
+    assert lines[1].startswith("language/distill fits on none of 23 nodes: not enough free GPUs")
+    assert lines[2].startswith("  → allow NVIDIA-H100-80GB-HBM3 too")
+    assert listed.exit_code == 1
+    assert (empty.exit_code, "no pod of namespace x waits" in empty.output) == (0, True)
 
 
 def test_json_and_yaml_say_the_same(file: str) -> None:
@@ -125,7 +140,7 @@ def test_pod_that_has_not_started_begins_with_its_event(tmp_path: Path) -> None:
     assert lines[0] == "team-a/p is bound to a100-1, not started"
     assert lines[1].startswith("  FailedMount: a volume of the pod cannot be mounted (no such Secret); check that")
     assert lines[2].startswith("  created again, it would not go there: ")
-    assert lines[3] == "created again, it would fit on none of 23 nodes"
+    assert lines[3].startswith("created again, it would fit on none of 23 nodes; of the 19 that come nearest: ")
 
 
 def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:

@@ -49,9 +49,8 @@ def test_readme_shows_what_is_printed(
 ) -> None:
     """F82: the lines come in this order; `…` stands for lines that are left out."""
     monkeypatch.chdir(tmp_path)
-    train = re.search(r"# train.yaml\n(.*?)```", TEXT, re.DOTALL)
-    assert train is not None
-    Path("train.yaml").write_text(train[1], "utf-8")
+    for name, manifest in re.findall(r"```yaml\n# (\w+\.yaml)\n(.*?)```", TEXT, re.DOTALL):
+        Path(name).write_text(manifest, "utf-8")
     shutil.copytree(shipped_policies(), "policies")
     for earlier in before:
         if (edit := EDIT.search(earlier)) is not None:

@@ -47,4 +47,4 @@ def test_installed_command_explains_a_pod(program: str, programs: Path) -> None:
     done = run(str(programs / program), "explain", "language/distill", "--demo-fleet", "weekday")
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("language/distill fits on none of 23 nodes\n")
+    assert done.stdout.startswith("language/distill fits on none of 23 nodes: not enough free GPUs")

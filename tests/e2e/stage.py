@@ -26,6 +26,7 @@ from tests.controlplane.processes import Process, free_port, wait_until
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 EVENT_RIGHTS = tuple(DEPLOY / "components" / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake"))
+EXPLAIN_RIGHTS = DEPLOY / "components" / "explain-api" / "rbac.yaml"
 READY_SECONDS = 120
 SOON_SECONDS = 120
 """Seconds for an effect of kube-scheduler or of a watch, most of which take a fraction of a second; on two busy cores a
@@ -144,6 +145,19 @@ def revoke_events(plane: ControlPlane) -> None:
         "delete", "--ignore-not-found", *(word for path in EVENT_RIGHTS for word in ("-f", str(path)))
     )
     assert result.code == 0, result.err
+
+
+def install_explain_api(plane: ControlPlane, service: Service, port: int) -> None:
+    """Install the APIService of deploy/; its Service is the name of loopback, where the service runs.
+
+    The control plane has a front proxy, and EXPLAIN_RIGHTS were applied before the service started.
+    """
+    address = {"type": "ExternalName", "externalName": "localhost"}
+    plane.api.create("/api/v1/namespaces/gpu-usher/services", {"metadata": {"name": "gpu-usher"}, "spec": address})
+    document = yaml.safe_load(EXPLAIN_RIGHTS.with_name("apiservice.yaml").read_text("utf-8"))
+    document["spec"]["service"]["port"] = port
+    document["spec"]["caBundle"] = base64.b64encode(service.ca.read_bytes()).decode()
+    plane.api.create("/apis/apiregistration.k8s.io/v1/apiservices", document)
 
 
 def own_policies(folder: Path, texts: Mapping[str, str]) -> Path:

@@ -84,9 +84,9 @@ def test_describe_shows_the_cause_that_the_scheduler_does_not_name(plane: Contro
 
 
 def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane, service: Service) -> None:
-    """F139: once the pod's node is cordoned, another is nearer; other pods that come and go change nothing.
+    """F139: once the pod's node is cordoned, that is the cause; other pods that come and go change nothing.
 
-    The node that is cordoned, and whose driver is too old, would need two changes, and any other node one.
+    The other node with GPUs would need the end of a pod of another namespace, which is the last change.
     """
     pod = gpu_pod("needs-cuda", TEAM, nodeSelector={"kubernetes.io/hostname": "t4"}, annotations={"cuda": "12.4"})
     create_pod(plane, pod)
@@ -98,7 +98,7 @@ def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane
     eventually("the new cause is told", lambda: service.page("/pending") and len(ours(plane, "needs-cuda")) == 2, 90)
     plane.kubectl("uncordon", "t4")
 
-    assert {event["reason"] for event in ours(plane, "needs-cuda")} == {"DriverTooOld", "NodeAffinityMismatch"}
+    assert {event["reason"] for event in ours(plane, "needs-cuda")} == {"DriverTooOld", "NodeUnschedulable"}
     assert len(ours(plane, "waits")) == 1
     assert service.metric("gpu_usher_events_total", result="refused") == 0
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tenant asks kube-apiserver why his pod is Pending: real RBAC and front proxy, and attacks on what others have."""
 
-import base64
 import http.client
 import json
 import ssl
@@ -16,20 +15,24 @@ from typer.testing import CliRunner
 from app.api.explain_api import API_VERSION
 from app.cli.verbs import app
 from app.tls.controller import API_SERVICE
-from tests.authorities import Authority, make_authority, write_leaf
+from tests.authorities import make_authority, write_leaf
 from tests.builders import policy
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import CONTROLLERS, TOKENS, ControlPlane, control_plane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
+from tests.controlplane.front_proxy import CLUSTER_ROLES, FRONT_PROXY, FrontProxy
 from tests.controlplane.kubectl import Kubectl, Object
 from tests.controlplane.processes import free_port
 from tests.e2e.stage import (
     DEPLOY,
+    EXPLAIN_RIGHTS,
     Service,
+    apply_files,
     create_namespace,
     create_pod,
     eventually,
     gpu_pod,
+    install_explain_api,
     serving,
     start_scheduler,
     wait_for_node,
@@ -38,7 +41,6 @@ from tests.e2e.stage import (
 TEAM, OTHERS = "team", "secret-lab"
 """Everything of the other namespace has `secret` in its name."""
 GPU = "nvidia.com/gpu"
-FRONT_PROXY = "front-proxy-client"
 README = (DEPLOY / "README.md").read_text("utf-8")
 API = f"/apis/{API_VERSION}"
 PATH = f"{API}/namespaces/{{}}/explanations/{{}}"
@@ -48,29 +50,11 @@ EXCEPTION = (
 )
 
 
-class AggregatingControlPlane(ControlPlane):
+class AggregatingControlPlane(FrontProxy, ControlPlane):
     """A control plane whose API server passes requests on with the certificate of a front proxy."""
 
     tokens = MappingProxyType({**TOKENS, "tina": ("tina", "tenants"), "nobody": ("nobody", "tenants")})
-    controllers = (*CONTROLLERS, "clusterrole-aggregation-controller")
-    authority: Authority
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self.authority = make_authority("front proxy CA")
-        folder = self.folder / "front-proxy"
-        folder.mkdir()
-        write_leaf(self.authority, folder, FRONT_PROXY)
-        (folder / "ca.crt").write_text(self.authority.pem, "ascii")
-        self.apiserver_flags = {
-            "requestheader-client-ca-file": str(folder / "ca.crt"),
-            "requestheader-allowed-names": FRONT_PROXY,
-            "requestheader-username-headers": "X-Remote-User",
-            "requestheader-group-headers": "X-Remote-Group",
-            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
-            "proxy-client-cert-file": str(folder / "tls.crt"),
-            "proxy-client-key-file": str(folder / "tls.key"),
-        }
+    controllers = (*CONTROLLERS, CLUSTER_ROLES)
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +73,14 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         policy("default", f"admission: {{affinity: {{mode: 'Off'}}, maxGPUsPerPod: 8}}, exceptions: [{EXCEPTION}]"),
         "utf-8",
     )
-    create_namespace(plane, "gpu-usher")
-    component = DEPLOY / "components" / "explain-api"
-    assert plane.kubectl("apply", "-f", str(component / "rbac.yaml")).code == 0
+    apply_files(plane, EXPLAIN_RIGHTS)
     port = free_port()
     with (
         serving(plane, explain_address=f"127.0.0.1:{port}", policies=str(policies)) as running,
         kubelets(plane.api),
     ):
         start_scheduler(plane, running)
-        install_api(plane, running, port)
+        install_explain_api(plane, running, port)
         create_namespace(plane, OTHERS)
         create_namespace(plane, TEAM)
         holder = gpu_pod("secret-holder", OTHERS, {GPU: 2}, annotations={"products": "H100"})
@@ -109,17 +91,6 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         assert bound.code == 0, bound.err
         eventually("the tenant is answered", lambda: ask(plane, "tina", PATH.format(TEAM, "waits"))[0] == 200)
         yield running
-
-
-def install_api(plane: ControlPlane, service: Service, port: int) -> None:
-    """Install the APIService of deploy/; its Service is the name of loopback, where the service runs."""
-    address = {"type": "ExternalName", "externalName": "localhost"}
-    plane.api.create("/api/v1/namespaces/gpu-usher/services", {"metadata": {"name": "gpu-usher"}, "spec": address})
-    path = DEPLOY / "components" / "explain-api" / "apiservice.yaml"
-    document = yaml.safe_load(path.read_text("utf-8"))
-    document["spec"]["service"]["port"] = port
-    document["spec"]["caBundle"] = base64.b64encode(service.ca.read_bytes()).decode()
-    plane.api.create("/apis/apiregistration.k8s.io/v1/apiservices", document)
 
 
 def ask(
@@ -160,7 +131,7 @@ def test_tenant_reads_why_his_pod_waits_and_nothing_of_others_but_counts(plane: 
     assert (code, answer["kind"], answer["metadata"]) == (200, "Explanation", {"name": "waits", "namespace": TEAM})
     assert (explanation["fits"], explanation["nodes"]) == (0, 2)
     assert explanation["primary"]["reason"] == "InsufficientGPUs"
-    assert "0 of 2 nodes fit" in answer["cause"]
+    assert "its on none of 2 nodes" in answer["cause"]
     assert "secret" not in json.dumps(answer)
     assert any("of other namespaces" in edit["text"] for fix in explanation["fixes"] for edit in fix["edits"])
     full = service.explain({"namespace": TEAM, "name": "waits"})
@@ -180,7 +151,7 @@ def test_kubectl_alone_shows_the_cause(plane: ControlPlane, binaries: Binaries) 
 
     assert shown.code == 0, shown.err
     assert "InsufficientGPUs" in shown.out
-    assert "0 of 2 nodes fit" in shown.out
+    assert "its on none of 2 nodes" in shown.out
     assert may.out.strip() == "yes"
     assert yaml.safe_load(document.out)["kind"] == "Explanation"
 
@@ -208,7 +179,8 @@ def test_command_line_asks_the_api_where_the_user_may_not_read_nodes(plane: Cont
         pytest.param("nobody", PATH.format(TEAM, "waits"), {}, 403, id="no right"),
         pytest.param("tina", PATH.format(TEAM, "absent"), {}, 404, id="no such pod"),
         pytest.param("tina", PATH.format(TEAM, "secret-holder"), {}, 404, id="another's name in one's own namespace"),
-        pytest.param("tina", f"{API}/namespaces/{TEAM}/explanations", {}, 403, id="a list"),
+        pytest.param("tina", f"{API}/namespaces/{TEAM}/explanations", {}, 200, id="the list of one's namespace"),
+        pytest.param("tina", f"{API}/namespaces/{OTHERS}/explanations", {}, 403, id="the list of another"),
         pytest.param("tina", f"{API}/explanations", {}, 403, id="a list of all namespaces"),
         pytest.param("tina", f"{API}/namespaces/{TEAM}/explanations?watch=true", {}, 403, id="a watch"),
         pytest.param("tina", PATH.format(TEAM, "waits/status"), {}, 403, id="a subresource"),

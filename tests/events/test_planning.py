@@ -26,8 +26,11 @@ from app.kube.pods import ObjectReference
 
 POD = ObjectReference("v1", "Pod", "team", "p", "uid-p")
 JOB = ObjectReference("batch/v1", "Job", "team", "j", "uid-j")
-FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "x", 23, "wait for GPUs", "ask for 2", "2 nodes")
-OLD = PendingCause("DriverTooOld", "driver too old", 5, 0, "", 23, "upgrade the node's driver")
+NONE = "fits on none of 23 nodes: "
+FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "x", "wait for GPUs", "ask for 2", "2 nodes",
+                    headline=NONE + "not enough free GPUs")  # fmt: skip
+OLD = PendingCause("DriverTooOld", "driver too old", 5, 0, "", "upgrade the node's driver",
+                   headline=NONE + "driver too old")  # fmt: skip
 FULL_SAID = Statement("InsufficientGPUs", "not enough free GPUs; ask for 2", "note")
 
 
@@ -41,7 +44,7 @@ def test_note_has_the_cause_with_counts_and_the_smallest_change() -> None:
 
     assert statement.reason == "InsufficientGPUs"
     assert statement.note == (
-        "0 of 23 nodes fit. 3 nodes: not enough free GPUs. Smallest change that helps: ask for 2 → 2 nodes."
+        "Fits on none of 23 nodes: not enough free GPUs. Smallest change that helps: ask for 2 → 2 nodes."
     )
 
 
@@ -49,7 +52,7 @@ def test_note_without_a_fix_has_the_remedy() -> None:
     """F139."""
     (statement,) = statements_of([pod("p", OLD)]).values()
 
-    assert statement.note == "0 of 23 nodes fit. 5 nodes: driver too old. Upgrade the node's driver."
+    assert statement.note == "Fits on none of 23 nodes: driver too old. Upgrade the node's driver."
 
 
 @pytest.mark.parametrize("reason", ["", "SchedulingGated"])

@@ -20,7 +20,7 @@ from app.values.errors import ApiError
 from app.world.state import State
 from tests.builders import knowledge
 
-FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "", 23, "wait for GPUs")
+FULL = PendingCause("InsufficientGPUs", "not enough free GPUs", 3, 0, "", "wait for GPUs")
 MOST_OF_A_STEP = 3
 """Requests of a step before which only one is waited for: those of an Event that stands."""
 

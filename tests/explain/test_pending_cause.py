@@ -33,8 +33,8 @@ def test_pods_of_other_namespaces_are_not_named(namespace: str, holders: str) ->
     cause = cause_of(explanation(PRIMARY, 0, 23, freed(namespace)))
 
     assert cause.note == (
-        "0 of 23 nodes fit. 3 nodes: not enough free GPUs: wants 1 nvidia.com/gpu. Smallest change that helps: "
-        f"free 1 nvidia.com/gpu on a100-2, held by {holders} → 1 node, such as a100-2."
+        "Fits on none of 23 nodes: not enough free GPUs: wants 1 nvidia.com/gpu (InsufficientGPUs, 3 nodes). "
+        f"Smallest change that helps: free 1 nvidia.com/gpu on a100-2, held by {holders} → 1 node, a100-2."
     )
     assert cause.fix == TEXT.format(namespace)
 

@@ -138,17 +138,35 @@ def test_running_pod_is_told_what_it_has_and_why_it_may_be_a_share() -> None:
     told = notes(stored(pod(nodeName="a10")), cluster(shared), live=True)
 
     assert told == (
-        "it has 1 x a time-slice of NVIDIA-A10 on a10, as nothing asks for a certain product, and"
-        " nothing for a whole GPU;"
-        " set gpu-usher.io/sharing: Exclusive to get one"
+        "it has 1 x a time-slice of NVIDIA-A10 on a10; its needs leave out no other node with nvidia.com/gpu; nothing "
+        "asks for a whole GPU: set gpu-usher.io/sharing: Exclusive to get one"
     )
 
 
-def test_running_pod_is_told_which_products_it_allows() -> None:
-    """F83."""
-    told = notes(stored(pod(annotations={"products": "H100"}, nodeName="h100")), live=True)
+@pytest.mark.parametrize(
+    ("annotations", "others", "why"),
+    [
+        ({"products": "H100"}, {"product": "NVIDIA-A10"}, "GPU product not allowed: wants H100 (1 node)"),
+        ({"cuda": "12.4"}, {"driver": "470.82.01"}, "CUDA driver too old: wants >= "),
+        (
+            {"gpu-memory": "40Gi"},
+            {"product": "NVIDIA-A10"},
+            "GPU memory too small: wants >= 40960 MiB per GPU (1 node)",
+        ),
+    ],
+)
+def test_running_pod_is_told_which_need_left_out_other_nodes(
+    annotations: dict[str, str], others: dict[str, Any], why: str
+) -> None:
+    """F83: the need that decided, whichever it is."""
+    fleet = cluster(
+        node_document("h100"), node_document("other", **others), node_document("cpu", None, None, offers={})
+    )
 
-    assert told == "it has 1 x a whole GPU of NVIDIA-H100-80GB-HBM3 on h100, as products allow H100"
+    told = notes(stored(pod(annotations=annotations, nodeName="h100")), fleet, live=True)
+
+    assert told.startswith("it has 1 x a whole GPU of NVIDIA-H100-80GB-HBM3 on h100; its needs leave out others: ")
+    assert why in told
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def explanation(document: dict[str, Any], *events: dict[str, Any]) -> Explanatio
 def printed(answer: Explanation) -> list[str]:
     """Return the lines that the command prints."""
     output = io.StringIO()
-    print_explanation(Console(file=output, width=500), answer)
+    print_explanation(Console(file=output, width=500), answer, details=True)
     return output.getvalue().splitlines()
 
 
@@ -119,7 +119,7 @@ def test_best_node_of_a_pod_that_has_claims_alone_is_shown_without_a_resource() 
 
     line = printed(replace(answer, best=(replace(best, gives={}),)))[-1]
 
-    assert line.startswith("   10  h100  Fragmentation 0.125, ")
+    assert line.startswith("   10  h100  NVIDIA-H100-80GB-HBM3, driver 570.124.06; Fragmentation 0.125, ")
 
 
 def test_events_of_a_stage_that_is_over_are_left_out() -> None:

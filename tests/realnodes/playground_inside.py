@@ -16,20 +16,25 @@ from typing import Any
 from app.demo.sample_fleets import demo_fleet
 from tests.controlplane.binaries import find_binaries
 from tests.controlplane.cluster import ControlPlane
+from tests.controlplane.front_proxy import CLUSTER_ROLES, FrontProxy
 from tests.controlplane.kubectl import Object
+from tests.controlplane.processes import free_port
 from tests.e2e.stage import (
     DEPLOY,
+    EXPLAIN_RIGHTS,
     OURS,
+    apply_files,
     create_namespace,
     create_pod,
     grant_events,
+    install_explain_api,
     install_webhooks,
     serving,
     start_scheduler,
 )
 from tests.realnodes import images, nvidia
 from tests.realnodes.cluster import Cluster, real_cluster, state_folder
-from tests.realnodes.control_plane import ADDRESS, NAMES
+from tests.realnodes.control_plane import ADDRESS, IDENTITIES, NAMES, RealControlPlane
 from tests.realnodes.gateway import forward
 from tests.realnodes.object_nodes import object_nodes
 from tests.realnodes.worlds import make_world
@@ -45,6 +50,18 @@ STARTABLE = "nvidia.com/mig-1g.10gb"
 """What some pods of the sample fleet wait for, and a real node here has: their images could not be pulled there."""
 DEFAULT = "default-scheduler"
 """What a pod without schedulerName gets. Here it asks gpu-usher too, so that `explain` is right about each pod."""
+TENANT, NAMESPACE = "tina", "vision"
+"""A user with role edit in one namespace, who may not read nodes."""
+
+READER = "extension-apiserver-authentication-reader"
+"""Kubernetes' own Role to read the front proxy's CA; one process is all of gpu-usher here, as the account of Events."""
+
+
+class PlaygroundControlPlane(FrontProxy, RealControlPlane):
+    """A control plane with explanations for tenants, and one tenant."""
+
+    controllers = (*RealControlPlane.controllers, CLUSTER_ROLES)
+    tokens = {**IDENTITIES, TENANT: (TENANT, "tenants")}  # noqa: RUF012
 
 
 def main(folder: Path) -> int:
@@ -61,7 +78,9 @@ def main(folder: Path) -> int:
         raise SystemExit(f"cluster: {missing or 'not in a sandbox'}")
     with ExitStack() as stack:
         worlds = [make_world(world, name) for world, name in zip(WORLDS, NAMES, strict=False)]
-        cluster = stack.enter_context(real_cluster(programs, images.archives(archives), built, worlds))
+        cluster = stack.enter_context(
+            real_cluster(programs, images.archives(archives), built, worlds, PlaygroundControlPlane)
+        )
         _install(cluster, stack, page)
         api_port = api.getsockname()[1]
         forward(api, ADDRESS, cluster.plane.port)
@@ -92,8 +111,13 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     create_namespace(plane, "gpu-usher")
     grant_events(plane)
     os.environ["GPU_USHER_EVENTS"] = "true"
-    service = stack.enter_context(serving(plane))
+    apply_files(plane, EXPLAIN_RIGHTS)
+    _bind(plane, "explain", "kube-system", f"--role={READER}", "--serviceaccount=gpu-usher:gpu-usher-controller")
+    explain_port = free_port()
+    service = stack.enter_context(serving(plane, explain_address=f"127.0.0.1:{explain_port}"))
     install_webhooks(plane, service)
+    install_explain_api(plane, service, explain_port)
+    _bind(plane, TENANT, NAMESPACE, "--clusterrole=edit", f"--user={TENANT}")
     result = plane.kubectl("apply", "--server-side", "-f", str(DEPLOY / "base" / "exemptions.yaml"))
     assert result.code == 0, result.err
     for name in (OURS, DEFAULT):
@@ -102,6 +126,11 @@ def _install(cluster: Cluster, stack: ExitStack, page: socket.socket) -> None:
     _create(plane, (pod for pod in waiting if STARTABLE not in str(pod["spec"]["containers"])))
     host, _, port = service.flags["ui-address"].rpartition(":")
     forward(page, host, int(port))
+
+
+def _bind(plane: ControlPlane, name: str, namespace: str, *words: str) -> None:
+    result = plane.kubectl("create", "rolebinding", name, "-n", namespace, *words)
+    assert result.code == 0, result.err
 
 
 def _create(plane: ControlPlane, pods: Iterable[Object]) -> None:
@@ -115,18 +144,35 @@ def _create(plane: ControlPlane, pods: Iterable[Object]) -> None:
 
 
 def _write_tools(plane: ControlPlane, folder: Path, port: int) -> None:
-    """Write the kubeconfig for the listener outside, and the commands that use it."""
+    """Write the kubeconfigs for the listener outside, and the commands that use them."""
     folder.mkdir()
-    config = folder / "kubeconfig"
-    document = json.loads(plane.kubeconfig("admin").read_text("utf-8"))
-    document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
-    config.write_text(json.dumps(document), "utf-8")
+    admin, tenant = (_kubeconfig(plane, token, folder / name, port) for token, name in KUBECONFIGS.items())
     ours = [sys.executable, "-m", "app.cli.main"]
     commands = {"kubectl": list(plane.binaries.command("kubectl")), "gpu-usher": ours, "kubectl-gpu_usher": ours}
     for name, words in commands.items():
-        environment = f"KUBECONFIG={shlex.quote(str(config))} PYTHONPATH={shlex.quote(str(ROOT))}"
-        (folder / name).write_text(f'#!/bin/sh\n{environment} exec {shlex.join(words)} "$@"\n', "utf-8")
+        script = TOOL.format(admin=admin, tenant=tenant, root=shlex.quote(str(ROOT)), command=shlex.join(words))
+        (folder / name).write_text(script, "utf-8")
         (folder / name).chmod(0o755)
+
+
+def _kubeconfig(plane: ControlPlane, token: str, path: Path, port: int) -> str:
+    document = json.loads(plane.kubeconfig(token).read_text("utf-8"))
+    document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    path.write_text(json.dumps(document), "utf-8")
+    return shlex.quote(str(path))
+
+
+KUBECONFIGS = {"admin": "kubeconfig", TENANT: "tenant.kubeconfig"}
+TOOL = """#!/bin/sh
+# KUBECONFIG may name one of this cluster's files. Another is not taken, lest an example be applied to another cluster.
+file={admin}
+if [ "${{KUBECONFIG:-}}" -ef {tenant} ]; then
+  file={tenant}
+elif [ -n "${{KUBECONFIG:-}}" ] && ! [ "$KUBECONFIG" -ef "$file" ]; then
+  echo "KUBECONFIG is not taken: this is the cluster of $file; --kubeconfig FILE takes another" >&2
+fi
+KUBECONFIG=$file PYTHONPATH={root} exec {command} "$@"
+"""
 
 
 def _memory() -> float:
@@ -148,7 +194,8 @@ def _instructions(folder: Path, page: int, seconds: float) -> str:
     return f"""
 The cluster is ready, after {seconds:.0f} s; it uses {_memory():.1f} GiB of memory. Ctrl-C removes it.
   web page      http://127.0.0.1:{page}
-  kubeconfig    {shown}/kubeconfig
+  kubeconfig    {shown}/kubeconfig; to be {TENANT}, who may edit namespace {NAMESPACE} alone:
+                export KUBECONFIG="$PWD/{shown}/tenant.kubeconfig"
   real nodes    {real}: mock GPUs, real kubelets and containers
   other nodes   objects alone, with the pods of the sample fleet `{FLEET}`; no container starts there
   examples      {examples}: {files}

@@ -43,7 +43,7 @@ class Playground:
     sandbox: int
     state: Path
 
-    def run(self, program: str, *words: str, code: int = 0) -> str:
+    def run(self, program: str, *words: str, code: int = 0, kubeconfig: str = "") -> str:
         """Run one of its commands, with the test's folder as home directory, and give what it says."""
         done = subprocess.run(
             [str(self.folder / program), *words],
@@ -51,10 +51,10 @@ class Playground:
             text=True,
             timeout=SOON_SECONDS,
             check=False,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder.parent)},
+            env={"PATH": os.environ["PATH"], "HOME": str(self.folder.parent), "KUBECONFIG": kubeconfig},
         )
         assert done.returncode == code, done.stderr
-        return done.stdout
+        return done.stdout + done.stderr * bool(kubeconfig)
 
     def left(self) -> list[str]:
         """List what is left of it: cgroups, the state folder, processes that name the state folder, and mounts."""
@@ -124,6 +124,14 @@ def test_newcomer_runs_a_gpu_pod_and_ctrl_c_leaves_nothing(playground: Playgroun
     answers = ask_all(lambda words, text: _printed(playground, words, text))
     wrong = {name: output for name, (question, output) in answers.items() if not all(answer_lines(question, output))}
     assert not wrong, wrong
+    tenant = str(playground.folder / "tenant.kubeconfig")
+    assert "cannot list resource" in playground.run("kubectl", "get", "nodes", code=1, kubeconfig=tenant)
+    wait_for_words("True", lambda: playground.run("kubectl", "get", "apiservice", "v1alpha1.explain.gpu-usher.io"))
+    assert "thumbnails" in playground.run("kubectl", "get", "explanations", "-n", "vision", kubeconfig=tenant)
+    assert "fits on none" in playground.run("gpu-usher", "explain", "-n", "vision", code=1, kubeconfig=tenant)
+    other = playground.run("kubectl", "config", "view", "--minify", kubeconfig="/etc/other")
+    assert "KUBECONFIG is not taken" in other
+    assert "name: admin" in other
     page = httpx.get(f"http://127.0.0.1:{playground.page}/", trust_env=False, timeout=SOON_SECONDS)
     assert (page.status_code, "node-1" in page.text) == (200, True)
 

@@ -75,7 +75,7 @@ def test_running_pod_keeps_its_sick_gpu_and_the_waiting_one_is_told_of_it(
     assert "0/3 nodes" in wait_for_refusal(cluster.plane, waiting)
     of_running, of_waiting = (run_ours(cluster, "explain", f"{namespace}/{name}") for name in ("running", "waiting"))
     assert f"holds a device that is unhealthy: {GPU} {sick.uuid}; it keeps it until it ends" in of_running
-    assert "not enough free GPUs: wants 6 nvidia.com/gpu (InsufficientGPUs, 1 node)" in of_waiting
+    assert "not enough free GPUs: wants 6 nvidia.com/gpu, has at most 5 free (InsufficientGPUs, 1 node)" in of_waiting
     assert f"free 1 {GPU} on node-1, held by {namespace}/running" in of_waiting
     assert f"1 of 8 {GPU} withdrawn by the device plugin" in run_ours(cluster, "doctor")
     assert read_pod(cluster.plane, running)["status"]["phase"] == "Running"

@@ -245,6 +245,19 @@ def test_policy_that_matches_on_another_label_tells_pods_apart(service: Service)
     assert (len(live.fetched), explainer.explained) == (4, 3)
 
 
+def test_edited_policy_is_not_the_cause_of_a_pod_that_was_admitted_before(service: Service) -> None:
+    """F132, F139: neither on the page nor in its Event."""
+    live: Any = Live(service, [waiting("many", 16)])
+    live.policies = policies(policy("later", "admission: {maxGPUsPerPod: 1}"))
+    causes = PendingReasons(live, Explainer(live))
+
+    check(causes)
+
+    (cause,) = causes.reason_by_pod().values()
+    assert cause.reason == "RequestExceedsNode"
+    assert "at most 1" not in cause.note
+
+
 def test_nothing_is_worked_out_again_while_nothing_changed(service: Service) -> None:
     """F132."""
     live: Any = Live(service, [waiting("a")])
@@ -358,8 +371,8 @@ def row(name: str, cause: PendingCause | None, namespace: str = "a") -> PendingP
     return PendingPodRow(namespace, name, "1 × nvidia.com/gpu", "", cause)
 
 
-DRIVER = PendingCause("DriverTooOld", "CUDA driver too old: wants >= 580", 4, 0, "", 9, "use an older image")
-PRODUCT = PendingCause("ProductNotAllowed", "wants H100", 3, 0, "allow A100", 9, "r", opens="1 node, such as x")
+DRIVER = PendingCause("DriverTooOld", "CUDA driver too old: wants >= 580", 4, 0, "", "use an older image")
+PRODUCT = PendingCause("ProductNotAllowed", "wants H100", 3, 0, "allow A100", "r", opens="1 node, such as x")
 FITTING = PendingCause("", "fits on 120 nodes now", 0, 120, "")
 SIXTY = [*(row(f"p{index}", DRIVER) for index in range(40)), *(row(f"q{index}", PRODUCT, "b") for index in range(19)),
          row("new", None), row("fits", FITTING)]  # fmt: skip
