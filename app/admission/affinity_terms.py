@@ -85,7 +85,8 @@ def affinity_terms_of(
     names = _dialects(fleet, keys)
     clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
     declared, by_images = (
-        tuple(need for need in demand_by_labels.cuda if need.inferred is inferred) for inferred in (False, True)
+        tuple(need for need in demand_by_labels.cuda if need.inferred is inferred and not need.architecture)
+        for inferred in (False, True)
     )
     capability, groups = demand_by_labels.compute_capability, fitting_groups(demand, fleet)
     context = NeedContext(demand_by_labels, declared, capability, fleet, groups, knowledge, clouds)

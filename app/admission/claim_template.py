@@ -95,13 +95,13 @@ def _needs(profiles: tuple[str, ...], demand: Demand, knowledge: Knowledge) -> I
         yield f"{_ATTRIBUTES}.profile.replace('+', '.') in [{', '.join(map(_quoted, profiles))}]"
     if demand.memory_mib:
         yield _memory(demand)
-    capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
+    capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda_on(None))]
     if floor := max((capability for capability in capabilities if capability is not None), default=None):
         yield _at_least(_CAPABILITY, floor)
-    for need in demand.cuda:
+    for need in demand.cuda_on(None):
         if (driver := _driver(need, demand.accept)) is not None:
             yield driver
-    yield from _not_among({capability for need in demand.cuda for capability in need.unsupported}, knowledge)
+    yield from _not_among({capability for need in demand.cuda_on(None) for capability in need.unsupported}, knowledge)
 
 
 def _any_product(patterns: Iterable[ProductPattern], product: str = _PRODUCT) -> str:
@@ -130,7 +130,7 @@ def _memory(demand: Demand) -> str:
 
 def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
     """Write on which drivers a need runs (rules: knowledge/cuda_compatibility.py); None where any driver will do."""
-    trusted = need.requirement and accept is AcceptedCompatibility.ForwardCompatible
+    trusted = need.trusts_requirement and accept is AcceptedCompatibility.ForwardCompatible
     if trusted or need.native <= (0,):
         return None
     conditions = [_at_least(_DRIVER, need.native)]
@@ -345,7 +345,7 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
         yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by a capacity request"
     if demand.mig_profile and demand.mig_profile[1] and any(one.profiles and one.is_known for one in devices):
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
-    for need in demand.cuda:
+    for need in demand.cuda_on(None):
         if need.requirement:
             yield f"NVIDIA_REQUIRE_*: {show_need(need)}"
         if need.requires and need.requires.branches != need.requires.consumer_branches:

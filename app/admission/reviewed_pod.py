@@ -80,7 +80,7 @@ class ReviewContext:
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
-        return self.world.rulings.of(pod, labels, self.world.policies, self.world.state.devices)
+        return self.world.rulings.of(pod, labels, self.world.policies, self.world.state)
 
 
 @dataclass(frozen=True)

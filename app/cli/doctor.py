@@ -189,7 +189,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
     """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
     rulings = RulingCache()
     policy_view = PolicyView(
-        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.devices),
+        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state),
         lambda: policies,
         lambda: True,
     )
@@ -347,7 +347,7 @@ def examined_need(
             pod = read_pod(document)
         except BadInput:
             continue
-        ruling = rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state.devices)
+        ruling = rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state)
         if has_our_scheduler(pod, ruling, policies):
             pods.append((pod, ruling))
     nodes = tuple(state.nodes.values())

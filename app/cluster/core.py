@@ -163,12 +163,12 @@ class Core:
     def ruling(self, pod: Pod) -> Ruling:
         """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
         labels = self.namespace_labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state.devices)
+        return self._rulings.of(pod, labels, self.policies, self.state)
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
-        demand, cpu_milli = self._demands.of(pod, labels, policies, state.devices)
+        demand, cpu_milli = self._demands.of(pod, labels, policies, state)
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
         if pod.pod_group:
             demand = with_cliques(demand, self.groups.cliques(pod, demand))

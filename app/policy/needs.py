@@ -5,9 +5,18 @@ To add a need: a field of the placement block and its rule (policy/schema_placem
 and its line in NEEDS, a field of Demand, and the filter that judges it. An annotation for it is a row of
 policy/annotations.py.
 
-The CUDA need of a container has evidence. The first of these counts: its environment, the image table of a policy, and
-its image tag. Otherwise its need is unknown. If the pod has an annotation for CUDA, that replaces the evidence of its
-containers.
+The CUDA need of a container has evidence, of which the first counts:
+
+| evidence | with | counts |
+|---|---|---|
+| the pod's annotation gpu-usher.io/cuda | a minimum, for all containers | always |
+| the container's environment | NVIDIA_REQUIRE_*, with those of the image's config that it does not replace | always |
+| the image table of a policy | a minimum | always |
+| the image's config (app/images) | NVIDIA_REQUIRE_* and CUDA_VERSION | if cuda.fromImage |
+| the image's name and tag | the CUDA version of a row of image_cuda.yaml, or in the tag | if cuda.fromImage |
+
+Otherwise the need is unknown. NVIDIA_DISABLE_REQUIRE, of the container or else of the image's config, turns what the
+images say into a preference.
 """
 
 import re
@@ -15,7 +24,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, parse_require
+from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, named_branches
+from app.knowledge.image_configs import (
+    COMPAT_PACKAGE,
+    CUDA_VERSION,
+    Environment,
+    cuda_version,
+    is_lifted,
+    is_requirement,
+    merged_environment,
+    requirement_of,
+)
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
 from app.knowledge.products import ProductPattern, Products
 from app.knowledge.tables import Knowledge
@@ -27,12 +46,6 @@ from app.values.label_requirements import Requirement, selector_requirements
 from app.values.quantity import parse_mib
 from app.values.reasons import Code, join_with_or
 from app.values.versions import Version, major_minor, parse_minimum, show_version
-
-_TRUE = {"1", "t", "T", "TRUE", "true", "True"}
-"""The values that Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
-_REQUIRE = "NVIDIA_REQUIRE_"
-_JETPACK = "NVIDIA_REQUIRE_JETPACK"
-"""Variables with this prefix are no CUDA requirements (NVIDIA/nvidia-container-toolkit internal/config/image)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,44 +98,87 @@ def container_needs(
 ) -> Iterator[tuple[CUDANeed, bool]]:
     """List the need of each container for which there is evidence, and whether it is required or only preferred."""
     for container in containers:
-        lifted = container.variable("NVIDIA_DISABLE_REQUIRE") in _TRUE
-        expression = () if lifted else _environment(container)
-        row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
-        if expression:
-            yield _environment_need(container, expression, knowledge), True
-        elif row is not None:
-            evidence = f"container {container.name}: image table of policy {row.policy}"
-            yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
-        elif from_image and (inferred := knowledge.images.infer(container.image)) is not None:
-            yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
+        for architecture, variables in container.facts.by_architecture() if container.facts else (("", ()),):
+            for need, required in _needs_of(container, variables, rows, from_image, knowledge):
+                yield replace(need, architecture=architecture), required
+
+
+def _needs_of(
+    container: Container, variables: Environment, rows: tuple[ImageRow, ...], from_image: bool, knowledge: Knowledge
+) -> Iterator[tuple[CUDANeed, bool]]:
+    """Give the need of a container by the first evidence in the table above. `variables` are those of its image."""
+    environment = merged_environment(variables, container.env)
+    if container.facts is None:
+        environment.pop(
+            CUDA_VERSION, None
+        )  # it counts only if the image, which is not known, has no NVIDIA_REQUIRE_CUDA
+    lifted, expression = is_lifted(environment), requirement_of(environment)
+    row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
+    inferred = knowledge.images.infer(container.image) if from_image else None
+    if expression and not lifted and any(value and is_requirement(name) for name, value in container.env):
+        yield _environment_need(container, expression, knowledge, "environment"), True
+    elif row is not None:
+        evidence = f"container {container.name}: image table of policy {row.policy}"
+        yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
+    elif from_image and container.facts and (cuda := cuda_version(environment)):
+        known = _carried(cuda, inferred, environment, expression)
+        need = _image_need(known, container, knowledge, lifted, "image's config,")
+        yield replace(need, requirement=() if lifted else expression), not lifted
+    elif from_image and expression and not lifted:
+        yield _environment_need(container, expression, knowledge, "image's config,"), True
+    elif inferred is not None:
+        yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
+
+
+def _carried(
+    cuda: Version, inferred: ImageCUDA | None, environment: Mapping[str, str | None], expression: RequireExpression
+) -> ImageCUDA:
+    """Describe an image by its config, with what the tables know besides of an image of the same CUDA X.Y."""
+    same = inferred is not None and major_minor(inferred.cuda) == major_minor(cuda)
+    known = inferred if inferred is not None and same else ImageCUDA(cuda, True, "")
+    return replace(
+        known,
+        cuda=cuda,
+        evidence=f"CUDA {show_version(cuda)}",
+        requires=None,
+        carries_compat=known.carries_compat or bool(environment.get(COMPAT_PACKAGE)),
+        forward=known.forward or (named_branches(expression) if environment.get(COMPAT_PACKAGE) else ()),
+    )
 
 
 def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
     """List the platforms that the images of containers are built for, each once, the certain ones before the others."""
-    platforms = {image: knowledge.images.platform(image) for image in {container.image for container in containers}}
     shown = [
         replace(platform, evidence=f"container {container.name}: {platform.evidence}")
-        for container in containers
-        if (platform := platforms[container.image])
+        for container in {container.image: container for container in reversed(containers)}.values()
+        for platform in _platforms_of(container, knowledge)
     ]
     yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
 
 
-def _environment(container: Container) -> RequireExpression:
-    names = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
-    return parse_require(container.variable(name) or "" for name in sorted(names))
+def _platforms_of(container: Container, knowledge: Knowledge) -> Iterator[ImagePlatform]:
+    """Give the platform of an image: as its index says, and otherwise, or for one kind of board, as its name does."""
+    named = knowledge.images.platform(container.image)
+    if container.facts is not None and (architecture := container.facts.architecture()):
+        yield ImagePlatform(architecture, None, True, "image's config")
+    if named is not None and (container.facts is None or (named.products is not None and named.required)):
+        yield named
 
 
-def _environment_need(container: Container, expression: RequireExpression, knowledge: Knowledge) -> CUDANeed:
+def _environment_need(
+    container: Container, expression: RequireExpression, knowledge: Knowledge, source: str
+) -> CUDANeed:
     """Compile the requirement in the environment; without a `cuda` clause any driver is native for it."""
     cuda = lowest_cuda(expression)
-    evidence = f"container {container.name}: environment NVIDIA_REQUIRE_*"
+    evidence = f"container {container.name}: {source} NVIDIA_REQUIRE_*"
     if cuda is not None:
         return replace(minimum_need(cuda, evidence, knowledge), requirement=expression)
     return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), None, expression, evidence)
 
 
-def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool) -> CUDANeed:
+def _image_need(
+    inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool, source: str = "image"
+) -> CUDANeed:
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
     package = _branches_from_first_driver(toolkit.forward_branches) if inferred.carries_compat else ()
     forward = _beyond_minor_version(toolkit, (*package, *inferred.forward))
@@ -131,7 +187,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     depends = variable if forward and not loads else ""
     forced = inferred.loads_compat and loads and container.variable("LD_LIBRARY_PATH") is None
     evidence = (
-        f"container {container.name}: image {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
+        f"container {container.name}: {source} {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
         + "; on GeForce, the compat library that it always loads fails with an older driver (CUDA error 804)" * forced
     )
     return CUDANeed(

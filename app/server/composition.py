@@ -19,6 +19,8 @@ from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
+from app.images.reader import ImageReader
+from app.images.registry import Registries, read_access
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import now, today
@@ -45,6 +47,9 @@ def build(settings: Settings) -> Service:
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
+    if settings.image_registries is not None:
+        access = read_access(settings.image_registries)
+        service.images = ImageReader(Registries(access), service.state.images, service.metrics)
     service.usage = UsagePoller(usage_source(service), lambda: service.policies, service.state, service.metrics.use)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from app.api.tracing import Tracing
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
+from app.images.reader import ImageReader
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.front_proxy import FrontProxyTrust
@@ -22,7 +23,8 @@ class Service(Core):
     """The core with the certificates that the listeners show, and tasks that write to the API server.
 
     The tasks are None unless asked for: `events` writes Events, `waker` wakes refused pods, `policy_reporter` the
-    status of policies, `front_proxy` follows the certificates that may pass on requests for explanations.
+    status of policies, `front_proxy` follows the certificates that may pass on requests for explanations, `images`
+    reads what images carry.
     """
 
     def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
@@ -33,6 +35,11 @@ class Service(Core):
         self.policy_reporter: PolicyReporter | None = None
         self.front_proxy: FrontProxyTrust | None = None
         self.tracing: Tracing | None = None
+        self.images: ImageReader | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Return the body of /statusz."""
+        return {**super().status(), "images": self.images.status() if self.images else None}
 
     def health(self) -> dict[str, Any]:
         """Return the body of /readyz: that of the core, which is not ready with an expired certificate."""

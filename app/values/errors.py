@@ -18,6 +18,7 @@ UsherError
 │       └── JobTimeout          a long request did not end in time: 503 (api/time_slices.py)
 ├── ApiError            the API server refused a request or did not answer; it carries the HTTP status
 ├── SourceError         a source of metrics did not answer, or its answer cannot be read
+├── RegistryError       a registry of images did not answer as asked, or must not be asked; it carries the outcome
 ├── Unreadable          an answer of the API server is no list or watch event (cluster/listing.py)
 ├── PatchError          an operation of our JSON Patch does not apply, which is a bug of ours (admission/json_patch.py)
 ├── KnowledgeError      a fact table does not fit its loader, by our mistake or by the operator's override
@@ -88,6 +89,17 @@ class ApiError(UsherError):
 
 class SourceError(UsherError):
     """A source of metrics did not answer, or answered with something other than metrics."""
+
+
+class RegistryError(UsherError):
+    """A registry of images did not answer with what was asked of it, or must not be asked.
+
+    `outcome` is a word of a closed set, a label of metrics (app/images/registry.py OUTCOMES).
+    """
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class KnowledgeError(UsherError):
