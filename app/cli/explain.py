@@ -29,6 +29,7 @@ from app.cli.explained_objects import (
     of_fleet,
     read_name,
 )
+from app.cli.image import Registry, read_images
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
@@ -125,6 +126,7 @@ def explain_pod(
     url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
     use: PrometheusOptions,
     policies: Policies = None,
+    registry: Registry = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
@@ -140,7 +142,12 @@ def explain_pod(
         raise BadInput("explain: wants the name of a pod or a workload, or -f with a file; one of them")
     by_node = nodes or output == "wide"
     if url:
-        others = (("--prometheus", use.prometheus), ("--policies", policies), ("another fleet", fleet.given))
+        others = (
+            ("--prometheus", use.prometheus),
+            ("--policies", policies),
+            ("another fleet", fleet.given),
+            ("--registry", registry),
+        )
         for other in others:
             refuse_several(("--url", url), other)
     home = fleet.namespace(namespace, default=not url)
@@ -162,6 +169,8 @@ def explain_pod(
                 objects = [*read_fleet(fleet, wanted), *claims_of_file(documents, home)]
                 pods = _named(fleet, wanted, objects, workloads) if wanted else pods
                 cluster = snapshot_of(objects, policies, use.idle)
+                if registry:
+                    read_images(cluster.state, [each.pod for each in pods])
                 webhooks = asyncio.run(survey_webhooks(fleet.load(), read_knowledge())) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [

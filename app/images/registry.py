@@ -83,13 +83,17 @@ class AccessFile(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The hosts that are read; None for `registries` or `redirects` allows any, for a command of a user."""
+    """The hosts that are read; None instead of hosts allows any, for a command of a user."""
 
     registries: frozenset[str] | None = frozenset()
     redirects: frozenset[str] | None = frozenset()
-    private: frozenset[str] = frozenset()
+    private: frozenset[str] | None = frozenset()
     ca: str = ""
     credentials: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def lists_as_private(self, *names: str) -> bool:
+        """Tell whether a host of one of these names, with or without its port, may have a private address."""
+        return self.private is None or not self.private.isdisjoint(names)
 
 
 def read_access(path: Path) -> Access:
@@ -121,13 +125,13 @@ def read_credentials(path: Path) -> Mapping[str, tuple[str, str]]:
 class _CheckedResolver(AbstractResolver):
     """Resolves names to addresses that may be connected to, at each connection anew."""
 
-    def __init__(self, private: frozenset[str]) -> None:
-        self._private = private
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> Any:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-        listed = f"{host}:{port}" in self._private or host in self._private
+        listed = self._access.lists_as_private(host, f"{host}:{port}")
         addresses = [(kind, str(at[0])) for kind, _, _, _, at in found if may_connect(str(at[0]), listed)]
         if not addresses:
             raise RegistryError("not_allowed", f"{host} has no address that is public or listed as private")
@@ -296,7 +300,7 @@ class Registries:
         """
         host = url.hostname or ""
         if ":" in host or host.replace(".", "").isdigit():
-            listed = bool({url.netloc, host} & self._access.private)
+            listed = self._access.lists_as_private(host, url.netloc)
             try:
                 allowed = may_connect(host, listed)
             except ValueError:
@@ -310,7 +314,7 @@ class Registries:
             if self._access.ca:
                 context.load_verify_locations(self._access.ca)
             connector = aiohttp.TCPConnector(
-                ssl=context, resolver=_CheckedResolver(self._access.private), use_dns_cache=False, limit=16
+                ssl=context, resolver=_CheckedResolver(self._access), use_dns_cache=False, limit=16
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

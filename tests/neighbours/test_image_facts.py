@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.verbs import app
 from app.images.reader import ImageReader
 from app.images.registry import Registries, read_access
 from app.server.composition import build
@@ -161,6 +163,39 @@ def test_registry_that_is_down_delays_nothing_and_is_told(company: Registry, tmp
     assert answers == [ALL] * 20
     assert "Cannot connect" in status["registries"][company.host]["problem"]
     assert 'gpu_usher_image_readings_total{outcome="unreachable"}' in metrics
+
+
+def test_image_verb_shows_what_an_image_carries_and_where_it_runs(
+    company: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    company.push("team/shown", "v1", {"amd64": CUDA_12_4, "arm64": CUDA_12_4_ARM})
+    image = f"{company.host}/team/shown:v1"
+    service(company, tmp_path)
+    (tmp_path / "secret/config.json").write_bytes((tmp_path / "secret/.dockerconfigjson").read_bytes())
+    (tmp_path / "pod.json").write_text(json.dumps(pod(gpus(1, image=image))), "ascii")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "secret"))
+    monkeypatch.setenv("SSL_CERT_FILE", company.ca)
+    fleet = ["--snapshot", str(tmp_path / "nodes.json")]
+
+    shown = CliRunner().invoke(app, ["image", image, *fleet, "-o", "json"])
+    explained = CliRunner().invoke(app, ["explain", "-f", str(tmp_path / "pod.json"), *fleet, "--registry"])
+    mutated = CliRunner().invoke(app, ["mutate", "-f", str(tmp_path / "pod.json"), *fleet, "--registry"])
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    without = CliRunner().invoke(app, ["explain", "-f", str(tmp_path / "pod.json"), *fleet, "--registry"])
+
+    report = json.loads(shown.stdout)
+    runs = {(row["driver"], row["architecture"]): not row["refusal"] for row in report["nodes"]}
+    assert runs == {
+        ("515.43.04", "amd64"): False,
+        ("535.54.03", "amd64"): True,
+        ("570.26", "amd64"): True,
+        ("535.54.03", "arm64"): False,
+        ("570.26", "arm64"): True,
+    }
+    assert report["environments"]["arm64"]["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.4"
+    assert "image's config, CUDA 12.4.1" in explained.output
+    assert mutated.exit_code == 0
+    assert f"{image} is judged by its name: " in without.output
 
 
 @pytest.mark.parametrize(
