@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from app.knowledge.image_configs import Environment, kept_variables
+from app.knowledge.image_configs import GPU_ARCHITECTURES, Environment, kept_variables
 from app.kube.pod_limits import LONGEST_IMAGE, MOST_CLAUSES, VARIABLES_CHARACTERS
 from app.values.errors import BadInput, RegistryError
 
@@ -38,8 +38,6 @@ DOCUMENT_BYTES = 1 << 20
 distribution specification has registries accept manifests of 4 MiB."""
 MOST_PLATFORMS = 64
 """Entries of an index; official images have 20, half of them attestations."""
-ARCHITECTURES = ("amd64", "arm64")
-"""The platforms whose configs are read: those of machines with GPUs of NVIDIA, or else the first of the image."""
 
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
 Word = Annotated[str, Meta(max_length=64)]
@@ -144,7 +142,7 @@ def platforms_to_read(manifest: Manifest) -> list[Descriptor]:
     """
     linux = [one for one in manifest.manifests or () if one.platform and one.platform.os == "linux"]
     first = {one.platform.architecture: one for one in reversed(linux) if one.platform}
-    return [first[name] for name in ARCHITECTURES if name in first] or linux[:1] or (manifest.manifests or [])[:1]
+    return [first[name] for name in GPU_ARCHITECTURES if name in first] or linux[:1] or (manifest.manifests or [])[:1]
 
 
 class Credential(msgspec.Struct):

@@ -9,11 +9,12 @@ once, and seconds (app/images/registry.py).
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 from app.cluster.reflector import Clock
 from app.images.documents import read_reference
+from app.images.registry import Registries
 from app.knowledge.image_configs import ImageFacts
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -34,21 +35,6 @@ LASTING = frozenset({"not_allowed", "not_found", "unauthorized", "malformed", "t
 """Outcomes that are a fault of the image or of the operator's file, and not of a registry that does not answer."""
 MOST_REGISTRIES = 100
 """Registries whose state is kept; only those that the operator lists are asked."""
-
-
-class ImageSource(Protocol):
-    """The registries."""
-
-    async def read(self, image: str, known: str = "") -> ImageFacts | None:
-        """Read what an image carries; None if its digest is still `known`.
-
-        Raises RegistryError.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 @dataclass(slots=True)
@@ -74,7 +60,7 @@ class ImageReader:
 
     def __init__(
         self,
-        source: ImageSource,
+        source: Registries,
         index: ImageIndex,
         metrics: Metrics,
         clock: Clock | None = None,

@@ -41,21 +41,6 @@ from app.images.documents import (
 from app.knowledge.image_configs import ImageFacts
 from app.values.errors import BadInput, RegistryError
 
-OUTCOMES = (
-    "read",
-    "unchanged",
-    "not_allowed",
-    "unreachable",
-    "timeout",
-    "unauthorized",
-    "not_found",
-    "http_error",
-    "redirect",
-    "too_large",
-    "digest",
-    "malformed",
-)
-"""What may become of a reading, a label of metrics."""
 REQUEST_SECONDS, READ_SECONDS, CONNECT_SECONDS = 10.0, 30.0, 3.0
 """For one answer, for all of one image, and for a connection. A registry answers within a second (a guess)."""
 MOST_REDIRECTS = 3

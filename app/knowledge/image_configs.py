@@ -20,7 +20,7 @@ COMPAT_PACKAGE = "NV_CUDA_COMPAT_PACKAGE"
 """Set in NVIDIA's images that contain that package (gitlab.com/nvidia/container-images/cuda dist)."""
 _REQUIRE, _JETPACK = "NVIDIA_REQUIRE_", "NVIDIA_REQUIRE_JETPACK"
 """Variables with the second prefix are no CUDA requirements (nvidia-container-toolkit internal/config/image)."""
-_GPU_ARCHITECTURES = ("amd64", "arm64")
+GPU_ARCHITECTURES = ("amd64", "arm64")
 """Architectures of the machines that have GPUs of NVIDIA."""
 
 
@@ -42,12 +42,12 @@ class ImageFacts:
     def architecture(self) -> str | None:
         """Give the only CPU architecture that the image runs on; None if it runs on each that GPU machines have."""
         built = [name for name, _ in self.environments]
-        with_gpus = [name for name in built if name in _GPU_ARCHITECTURES]
-        return (with_gpus or built)[0] if built and len(with_gpus) < len(_GPU_ARCHITECTURES) else None
+        with_gpus = [name for name in built if name in GPU_ARCHITECTURES]
+        return (with_gpus or built)[0] if built and len(with_gpus) < len(GPU_ARCHITECTURES) else None
 
     def by_architecture(self) -> tuple[tuple[str, Environment], ...]:
         """List the environments that differ, each with the architecture on which it counts, empty for any."""
-        found = [pair for pair in self.environments if pair[0] in _GPU_ARCHITECTURES] or self.environments[:1]
+        found = [pair for pair in self.environments if pair[0] in GPU_ARCHITECTURES] or self.environments[:1]
         if len({environment for _, environment in found}) <= 1:
             return tuple(("", environment) for _, environment in found[:1])
         return tuple(found)

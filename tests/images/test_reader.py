@@ -14,6 +14,7 @@ from app.images.reader import (
     RETRY_SECONDS,
     ImageReader,
 )
+from app.images.registry import Access, Registries
 from app.knowledge.image_configs import ImageFacts
 from app.kube.pods import Pod, read_pod
 from app.telemetry.metrics import Metrics
@@ -26,10 +27,11 @@ IMAGE = "r.example/team/serve:v1"
 DIGEST = "sha256:" + "1" * 64
 
 
-class Source:
+class Source(Registries):
     """Registries that answer with the digests of `tags`, or with an error. `asked` are (reference, digest known)."""
 
     def __init__(self, tags: Mapping[str, str] | None = None) -> None:
+        super().__init__(Access())
         self.tags = dict(tags or {})
         self.error: RegistryError | None = None
         self.asked: list[tuple[str, str]] = []
@@ -40,9 +42,6 @@ class Source:
             raise self.error
         digest = self.tags.get(image, DIGEST)
         return None if digest == known else facts(digest, amd64=CUDA_12_4)
-
-    async def close(self) -> None:
-        return None
 
 
 class Scene:

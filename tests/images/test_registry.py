@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from app.images.documents import DockerConfig, Reference, credential_for, credentials_of, read_reference
-from app.images.registry import OUTCOMES, Access, Registries, may_connect, read_access
+from app.images.registry import Access, Registries, may_connect, read_access
 from app.knowledge.image_configs import ImageFacts
 from app.values.errors import BadInput, RegistryError
 from tests.images.fake_registry import Answer, FakeRegistry, endless, fake_registry, redirect, send, slow
@@ -48,7 +48,6 @@ def read(access: Access, image: str, known: str = "", seconds: float = 20.0) -> 
 def refused(access: Access, image: str, seconds: float = 20.0) -> RegistryError:
     with pytest.raises(RegistryError) as caught:
         read(access, image, seconds=seconds)
-    assert caught.value.outcome in OUTCOMES
     return caught.value
 
 
