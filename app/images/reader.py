@@ -31,7 +31,9 @@ RESOLVE_SECONDS = 3_600.0
 """After which a tag is looked up again, by a HEAD. Docker Hub counts no HEAD as a pull."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 3_600.0
 """After the first failure, and the longest; the time doubles with each."""
-LASTING = frozenset({"not_allowed", "not_found", "unauthorized", "malformed", "too_large", "digest", "redirect"})
+LASTING = frozenset(
+    {"address", "not_allowed", "not_found", "unauthorized", "malformed", "too_large", "digest", "redirect"}
+)
 """Outcomes that are a fault of the image or of the operator's file, and not of a registry that does not answer."""
 MOST_REGISTRIES = 100
 """Registries whose state is kept; only those that the operator lists are asked."""

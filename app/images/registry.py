@@ -41,7 +41,7 @@ from app.images.documents import (
 from app.knowledge.image_configs import ImageFacts
 from app.values.errors import BadInput, RegistryError
 
-REQUEST_SECONDS, READ_SECONDS, CONNECT_SECONDS = 10.0, 30.0, 3.0
+REQUEST_SECONDS, READ_SECONDS, CONNECT_SECONDS = 10.0, 30.0, 5.0
 """For one answer, for all of one image, and for a connection. A registry answers within a second (a guess)."""
 MOST_REDIRECTS = 3
 """Redirects of one request; registries send blobs from one other host."""
@@ -119,7 +119,7 @@ class _CheckedResolver(AbstractResolver):
         listed = self._access.lists_as_private(host, f"{host}:{port}")
         addresses = [(kind, str(at[0])) for kind, _, _, _, at in found if may_connect(str(at[0]), listed)]
         if not addresses:
-            raise RegistryError("not_allowed", f"{host} has no address that is public or listed as private")
+            raise RegistryError("address", f"{host} has no address that is public or listed as private")
         return [
             ResolveResult(hostname=host, host=at, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, at in addresses
@@ -291,7 +291,7 @@ class Registries:
             except ValueError:
                 allowed = False
             if not allowed:
-                raise RegistryError("not_allowed", f"{host[:80]} is no address that is public or listed as private")
+                raise RegistryError("address", f"{host[:80]} is no address that is public or listed as private")
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -100,7 +100,8 @@ def container_needs(
     for container in containers:
         for architecture, variables in container.facts.by_architecture() if container.facts else (("", ()),):
             for need, required in _needs_of(container, variables, rows, from_image, knowledge):
-                yield replace(need, architecture=architecture), required
+                where = f", on {architecture}" if architecture else ""
+                yield replace(need, architecture=architecture, evidence=need.evidence + where), required
 
 
 def _needs_of(

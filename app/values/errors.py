@@ -94,8 +94,8 @@ class SourceError(UsherError):
 class RegistryError(UsherError):
     """A registry of images did not answer with what was asked of it, or must not be asked.
 
-    `outcome` is a word of a closed set, a label of metrics: not_allowed, unreachable, timeout, unauthorized, not_found,
-    http_error, redirect, too_large, digest or malformed.
+    `outcome` is a word of a closed set, a label of metrics: not_allowed, address, unreachable, timeout, unauthorized,
+    not_found, http_error, redirect, too_large, digest or malformed.
     """
 
     def __init__(self, outcome: str, message: str) -> None:

@@ -116,7 +116,9 @@ def test_failure_is_tried_again_ever_later_and_what_was_known_stays() -> None:
     assert scene.reader.status()["registries"]["r.example"]["failing_seconds"] == int(scene.now - begun)
 
 
-@pytest.mark.parametrize("outcome", ["not_found", "unauthorized", "digest", "too_large", "malformed", "redirect"])
+@pytest.mark.parametrize(
+    "outcome", ["address", "not_found", "unauthorized", "digest", "too_large", "malformed", "redirect"]
+)
 def test_fault_of_an_image_is_no_silence_of_its_registry(outcome: str) -> None:
     scene = Scene(Source())
     scene.source.error = RegistryError(outcome, "why")

@@ -121,7 +121,7 @@ def test_listed_registry_with_a_private_address_is_not_read_unless_that_is_liste
 
     error = refused(only, f"{at}/team/serve:v1")
 
-    assert error.outcome == "not_allowed"
+    assert error.outcome == "address"
     assert not fake.asked
 
 

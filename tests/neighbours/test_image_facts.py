@@ -202,7 +202,7 @@ def test_image_verb_shows_what_an_image_carries_and_where_it_runs(
     ("access", "outcome"),
     [
         ({"redirects": []}, "redirect"),
-        ({"private": []}, "not_allowed"),
+        ({"private": []}, "address"),
         ({"registries": []}, "not_allowed"),
         ({"credentials": ""}, "unauthorized"),
         ({"ca": ""}, "unreachable"),

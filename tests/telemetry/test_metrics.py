@@ -22,7 +22,7 @@ CLOSED: dict[str, set[str]] = {
     "verb": VERBS,
     "outcome": OUTCOMES
     | {"read", "unchanged", "not_allowed", "unreachable", "timeout", "unauthorized", "not_found", "http_error"}
-    | {"redirect", "too_large", "digest", "malformed"}
+    | {"address", "redirect", "too_large", "digest", "malformed"}
     | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
     "reason": {code.name for code in Code} | {"closed", "gone", "refused", "unauthorized", "http", "connection"},
     "policy": {policy.name for policy in shipped().policies} | {"default"},
