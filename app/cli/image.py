@@ -22,7 +22,7 @@ from rich.table import Column
 from app.cli.output import Output, show, table_of
 from app.cli.source import Fleet, note, state_of
 from app.images.documents import DOCKER_HUB, DockerConfig, credentials_of, read_reference
-from app.images.registry import Access, Registries
+from app.images.registry import Registries, RegistryAccess
 from app.knowledge.image_configs import ImageFacts
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
@@ -144,7 +144,7 @@ async def _read_all(images: Iterable[str]) -> dict[str, ImageFacts | RegistryErr
         except BadInput as error:
             found[name] = RegistryError("not_allowed", str(error))
             continue
-        registries = Registries(Access(None, None, None, "", _credentials(registry)))
+        registries = Registries(RegistryAccess(None, None, None, "", _credentials(registry)))
         try:
             facts = await registries.read(name)
             found[name] = facts if facts is not None else RegistryError("malformed", "no manifest")

@@ -74,7 +74,7 @@ def read_reference(image: str) -> Reference:
     return Reference(host, path, match["digest"] or match["tag"] or "latest")
 
 
-class Platform(msgspec.Struct):
+class EntryPlatform(msgspec.Struct):
     """The platform of an entry of an index."""
 
     architecture: Word = ""
@@ -86,7 +86,7 @@ class Descriptor(msgspec.Struct):
 
     digest: Digest
     size: Annotated[int, Meta(ge=0)] = 0
-    platform: Platform | None = None
+    platform: EntryPlatform | None = None
 
 
 class Manifest(msgspec.Struct):
@@ -138,7 +138,7 @@ def read_config(body: bytes) -> tuple[str, Environment]:
 def platforms_to_read(manifest: Manifest) -> list[Descriptor]:
     """List the entries of an index whose configs are read: the first of each architecture of GPU machines.
 
-    Attestations have the platform unknown (moby/buildkit docs/attestations/attestation-storage.md).
+    Attestations have the platform unknown (moby/buildkit).
     """
     linux = [one for one in manifest.manifests or () if one.platform and one.platform.os == "linux"]
     first = {one.platform.architecture: one for one in reversed(linux) if one.platform}

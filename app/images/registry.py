@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads images from registries: a client of the OCI distribution API that goes nowhere but where it is allowed.
 
-Users choose references, and so where we connect. Access (the operator's file) says which registries are read, to which
-other hosts they may refer for a token or a blob, and which of both may have a private address. Every address is checked
-when it is connected to, so that a name cannot change in between. Only HTTPS is spoken; nothing is decompressed.
+Users choose references, and so where we connect. RegistryAccess (the operator's file) says which registries are read,
+to which other hosts they may refer for a token or a blob, and which of both may have a private address. Every address
+is checked when it is connected to, so that a name cannot change in between. Only HTTPS is spoken; nothing is
+decompressed.
 
 The digest of each document is computed and compared with the one under which it was asked for.
 """
@@ -67,7 +68,7 @@ class AccessFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RegistryAccess:
     """The hosts that are read; None instead of hosts allows any, for a command of a user."""
 
     registries: frozenset[str] | None = frozenset()
@@ -81,7 +82,7 @@ class Access:
         return self.private is None or not self.private.isdisjoint(names)
 
 
-def read_access(path: Path) -> Access:
+def read_access(path: Path) -> RegistryAccess:
     """Read the operator's file.
 
     Raises BadInput.
@@ -95,7 +96,7 @@ def read_access(path: Path) -> Access:
     registries, redirects, private = (
         frozenset(map(str.lower, names)) for names in (read.registries, read.redirects, read.private)
     )
-    return Access(registries, redirects, private, read.ca, credentials)
+    return RegistryAccess(registries, redirects, private, read.ca, credentials)
 
 
 def read_credentials(path: Path) -> Mapping[str, tuple[str, str]]:
@@ -110,7 +111,7 @@ def read_credentials(path: Path) -> Mapping[str, tuple[str, str]]:
 class _CheckedResolver(AbstractResolver):
     """Resolves names to addresses that may be connected to, at each connection anew."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: RegistryAccess) -> None:
         self._access = access
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> Any:
@@ -153,7 +154,7 @@ class _Conversation:
 class Registries:
     """The client; it has connections of its own, which `close` ends. An image must be read within `seconds`."""
 
-    def __init__(self, access: Access, seconds: float = READ_SECONDS) -> None:
+    def __init__(self, access: RegistryAccess, seconds: float = READ_SECONDS) -> None:
         self._access = access
         self._seconds = seconds
         self._session: aiohttp.ClientSession | None = None

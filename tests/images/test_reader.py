@@ -14,7 +14,7 @@ from app.images.reader import (
     RETRY_SECONDS,
     ImageReader,
 )
-from app.images.registry import Access, Registries
+from app.images.registry import Registries, RegistryAccess
 from app.knowledge.image_configs import ImageFacts
 from app.kube.pods import Pod, read_pod
 from app.telemetry.metrics import Metrics
@@ -31,7 +31,7 @@ class Source(Registries):
     """Registries that answer with the digests of `tags`, or with an error. `asked` are (reference, digest known)."""
 
     def __init__(self, tags: Mapping[str, str] | None = None) -> None:
-        super().__init__(Access())
+        super().__init__(RegistryAccess())
         self.tags = dict(tags or {})
         self.error: RegistryError | None = None
         self.asked: list[tuple[str, str]] = []

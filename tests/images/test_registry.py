@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from app.images.documents import DockerConfig, Reference, credential_for, credentials_of, read_reference
-from app.images.registry import Access, Registries, may_connect, read_access
+from app.images.registry import Registries, RegistryAccess, may_connect, read_access
 from app.knowledge.image_configs import ImageFacts
 from app.values.errors import BadInput, RegistryError
 from tests.images.fake_registry import Answer, FakeRegistry, endless, fake_registry, redirect, send, slow
@@ -29,12 +29,12 @@ def fake(tmp_path: Path) -> Iterator[FakeRegistry]:
 
 def access(
     fake: FakeRegistry, redirects: frozenset[str] = frozenset(), private: frozenset[str] = frozenset()
-) -> Access:
+) -> RegistryAccess:
     hosts = frozenset({fake.host})
-    return Access(hosts, redirects, hosts | private, fake.ca)
+    return RegistryAccess(hosts, redirects, hosts | private, fake.ca)
 
 
-def read(access: Access, image: str, known: str = "", seconds: float = 20.0) -> ImageFacts | None:
+def read(access: RegistryAccess, image: str, known: str = "", seconds: float = 20.0) -> ImageFacts | None:
     async def once() -> ImageFacts | None:
         registries = Registries(access, seconds)
         try:
@@ -45,7 +45,7 @@ def read(access: Access, image: str, known: str = "", seconds: float = 20.0) -> 
     return asyncio.run(once())
 
 
-def refused(access: Access, image: str, seconds: float = 20.0) -> RegistryError:
+def refused(access: RegistryAccess, image: str, seconds: float = 20.0) -> RegistryError:
     with pytest.raises(RegistryError) as caught:
         read(access, image, seconds=seconds)
     return caught.value
@@ -117,7 +117,7 @@ def test_listed_registry_with_a_private_address_is_not_read_unless_that_is_liste
     fake: FakeRegistry, host: str
 ) -> None:
     at = f"{host}:{fake.host.rpartition(':')[2]}"
-    only = Access(frozenset({at}), frozenset(), frozenset(), fake.ca)
+    only = RegistryAccess(frozenset({at}), frozenset(), frozenset(), fake.ca)
 
     error = refused(only, f"{at}/team/serve:v1")
 
@@ -153,7 +153,7 @@ def test_addresses_that_may_be_connected_to(address: str, listed: bool, expected
 
 
 def test_registry_that_is_not_listed_is_not_asked(fake: FakeRegistry) -> None:
-    assert refused(Access(), fake.image).outcome == "not_allowed"
+    assert refused(RegistryAccess(), fake.image).outcome == "not_allowed"
     assert refused(access(fake), "nginx").outcome == "not_allowed"
     assert refused(access(fake), "UPPER/case").outcome == "not_allowed"
     assert not fake.asked
@@ -245,7 +245,7 @@ def test_credentials_are_those_of_the_longest_prefix() -> None:
 def test_operators_file_is_read_strictly(tmp_path: Path) -> None:
     file = tmp_path / "registries.yaml"
     file.write_text("registries: [nvcr.io]\nredirects: []\n", "ascii")
-    assert read_access(file) == Access(frozenset({"nvcr.io"}))
+    assert read_access(file) == RegistryAccess(frozenset({"nvcr.io"}))
 
     for text in ("registry: [nvcr.io]", "registries: nvcr.io", "credentials: /no/such/file"):
         file.write_text(text, "ascii")
