@@ -44,6 +44,8 @@ from app.values.errors import BadInput, RegistryError
 
 REQUEST_SECONDS, READ_SECONDS, CONNECT_SECONDS = 10.0, 30.0, 5.0
 """For one answer, for all of one image, and for a connection. A registry answers within a second (a guess)."""
+CLOSE_SECONDS = 0.1
+"""For the event loop to close TLS connections, which aiohttp does not wait for (its docs, Graceful Shutdown)."""
 MOST_REDIRECTS = 3
 """Redirects of one request; registries send blobs from one other host."""
 TOKEN_BYTES, FILE_BYTES = 64 << 10, 1 << 20
@@ -181,6 +183,7 @@ class Registries:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            await asyncio.sleep(CLOSE_SECONDS)
 
     async def _read(self, talk: _Conversation, known: str) -> ImageFacts | None:
         reference = talk.reference
