@@ -20,14 +20,14 @@ from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.load import load_policies
 from app.policy.match import Ruling, ruling_for
 from app.server.service import Service
 from app.settings import Settings
 from app.tls.serving_certificates import Certificates, issue_if_needed
 from app.world.fleet_facts import FleetFacts, fleet_facts_of
 from app.world.state import State
-from app.world.world import world_of
+from app.world.world import World, world_of
+from tests.finished import load_policies
 
 CONTRACT = Path(__file__).parent / "contract"
 
@@ -172,6 +172,12 @@ def state_of(objects: list[dict[str, Any]]) -> State:
     made = State(knowledge())
     fill(made, objects)
     return made
+
+
+def world_with(*nodes: Node, **parts: Any) -> World:
+    """Make a World of these nodes under the shipped policies; `parts` are further fields."""
+    world = world_of(State(knowledge()), parts.pop("policies", None) or shipped())
+    return replace(world, nodes={node.name: node for node in nodes}, **parts)
 
 
 def make_service(

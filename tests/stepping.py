@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from app.api.admission_routes import review_steps
-from app.api.extender_routes import filter_steps, prioritize_steps
-from app.api.preemption import preempt_steps
+from app.api.admission_routes import review
+from app.api.extender_routes import filter_nodes, prioritize
+from app.api.preemption import preempt
 from app.api.wire import decode_json, encode
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
-from app.policy.load import load_steps
+from app.policy.load import load_policies
 from app.server.service import Service
 from app.values.errors import MalformedPod, PolicyError, QuantityError, WireError
 from app.web.api import dry_run
@@ -41,16 +41,16 @@ def steps_of(route: str, body: bytes) -> Generator[None, None, bytes]:
     core = service()
     match route:
         case "mutate" | "validate":
-            return (yield from review_steps(body, route, core)).body
+            return (yield from review(body, route, core)).body
         case "filter":
-            return (yield from filter_steps(body, core)).body
+            return (yield from filter_nodes(body, core)).body
         case "prioritize":
-            return (yield from prioritize_steps(body, core)).body
+            return (yield from prioritize(body, core)).body
         case "preempt":
-            return (yield from preempt_steps(body, core)).body
+            return (yield from preempt(body, core)).body
         case "policy":
             text = body.decode("utf-8", "replace")
-            return (yield from load_steps({"f": text}, {}, core.state.knowledge, None, {})).hash.encode()
+            return (yield from load_policies({"f": text}, core.state.knowledge)).hash.encode()
         case "explain":
             return encode((yield from explain(decode_json(body), core.world_copied())))
     tried = dry_run(decode_json(body), core)

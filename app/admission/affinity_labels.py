@@ -46,7 +46,7 @@ from app.placement.class_filters import (
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
 from app.policy.schema_placement import SharingWish
-from app.values.versions import Version
+from app.values.versions import ABOVE_ANY_MINOR, Version
 from app.world.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
 
 LONGEST_LABEL_VALUE = 63
@@ -172,8 +172,6 @@ GFD, OLD_GFD = "GFD", "GFD, old names"
 """The dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 deprecates but still writes."""
 DRIVER_MAJOR, OLD_DRIVER_MAJOR = f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major"
 CAPABILITY_MAJOR = f"{COMPUTE[0]}.major"
-NEWEST_MINOR = 999
-"""A minor or patch number above that of any driver release."""
 
 MatchExpression = dict[str, Any]
 EXCLUDING = ("NotIn", "DoesNotExist")
@@ -261,7 +259,9 @@ def driver_expressions(context: NeedContext) -> ExpressionsByDialect:
     label_majors = {
         value for key in (DRIVER_MAJOR, OLD_DRIVER_MAJOR) for value in label_values(context.fleet.node_groups, key)
     }
-    branches = sorted(int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= NEWEST_MINOR)
+    branches = sorted(
+        int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= ABOVE_ANY_MINOR
+    )
     refused = [str(branch) for branch in branches if any(_refuses(need, branch, context) for need in context.cuda)]
 
     def driver_branches(key: str) -> tuple[MatchExpression, ...]:
@@ -283,7 +283,7 @@ def _lowest_branch(need: CUDANeed, accept: AcceptedCompatibility) -> int | None:
 
 def _refuses(need: CUDANeed, branch: int, context: NeedContext) -> bool:
     """Tell whether even the last driver of a branch is refused; a requirement of the environment is not judged."""
-    newest: Version = (branch, NEWEST_MINOR, NEWEST_MINOR)
+    newest: Version = (branch, ABOVE_ANY_MINOR, ABOVE_ANY_MINOR)
     best = HostFacts(newest, context.knowledge.cuda.highest_cuda(newest), None, datacenter=True)
     return not need.requirement and judge_driver(need, best) < context.demand.accept
 

@@ -85,8 +85,7 @@ def affinity_terms_of(
     names = _dialects(fleet, keys)
     clouds = tuple(dialect for dialect in knowledge.clouds.dialects if dialect.name in names)
     declared, by_images = (
-        tuple(need for need in demand_by_labels.cuda if need.inferred is inferred and not need.architecture)
-        for inferred in (False, True)
+        tuple(need for need in demand_by_labels.cuda if need.inferred is inferred) for inferred in (False, True)
     )
     capability, groups = demand_by_labels.compute_capability, fitting_groups(demand, fleet)
     context = NeedContext(demand_by_labels, declared, capability, fleet, groups, knowledge, clouds)
@@ -299,17 +298,14 @@ def _terms(
         yield from (together,) if together else ()
         return
     for dialect, term in zip(able_dialects, terms, strict=True):
-        anchor = () if _requires_label(term) else ({"key": _anchor(context.knowledge, dialect), "operator": "Exists"},)
+        key = next((cloud.key for cloud in context.knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
+        anchor = () if _requires_label(term) else ({"key": key, "operator": "Exists"},)
         yield _distinct((*anchor, *term, *common))
 
 
 def _requires_label(term: Term) -> bool:
     """Tell whether a term requires a label, so that a node without it does not fulfil the term."""
     return any(item["operator"] not in EXCLUDING for item in term)
-
-
-def _anchor(knowledge: Knowledge, dialect: str) -> str:
-    return next((cloud.key for cloud in knowledge.clouds.dialects if cloud.name == dialect), PRODUCT)
 
 
 def group_fulfils(group: NodeGroup, term: Iterable[MatchExpression] | None) -> bool:

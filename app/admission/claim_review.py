@@ -27,9 +27,10 @@ from app.admission.json_patch import put
 from app.admission.reviewed_pod import PodChange, ReviewContext, ReviewedPod
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import ClaimedDevices, claimed_devices
-from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts
+from app.kube.device_models import NVIDIA_DRIVER, DeviceModel
 from app.kube.pods import read_pod
-from app.kube.resource_claims import DeviceRequest, ResourceClaim, read_resource_claim, read_resource_claim_template
+from app.kube.records import read_record
+from app.kube.resource_claims import DeviceRequest, ResourceClaim, ResourceClaimTemplate
 from app.nodes.model import NodeClass
 from app.nodes.reading import class_of_device
 from app.placement.class_filters import driver_new_enough
@@ -38,7 +39,6 @@ from app.policy.demand import Demand
 from app.policy.match import Ruling, for_every_pod, ruling_for
 from app.policy.needs import FORM_FACTORS, NEEDS, NODE_SELECTOR, NVLINK
 from app.policy.schema_placement import SharingWish
-from app.values.json_members import member
 from app.values.reasons import Code, Reason, counted, reason
 
 CLAIM, TEMPLATE = (
@@ -138,7 +138,7 @@ class ReviewedClaim:
         """
         if (
             refusal := first_refusal(
-                self.ruling.demand, self.context.world.state.devices.allocated_facts(self.claim), self.context
+                self.ruling.demand, self.context.world.state.devices.allocated_models(self.claim), self.context
             )
         ) is not None:
             yield reason(refusal.code, f"{refusal.message}; a ResourceClaim would get another ({self.by})")
@@ -170,7 +170,7 @@ def is_claim(request: Mapping[str, Any]) -> bool:
 
 
 def _kind(request: Mapping[str, Any]) -> tuple[str, str]:
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     return str(resource.get("group") or ""), str(resource.get("resource"))
 
 
@@ -179,20 +179,20 @@ def read_claim(request: Mapping[str, Any], labels: Mapping[str, str], context: R
 
     Raises MalformedPod, OversizedPod, QuantityError.
     """
-    is_template, document = _kind(request) == TEMPLATE, member(request, "object", dict, "request.")
+    is_template, document = _kind(request) == TEMPLATE, request.get("object")
     operation = request.get("operation"), request.get("subResource") or ""
     if operation not in (("CREATE", ""), ("UPDATE", "status")) or document is None:
         return None
-    claim = read_resource_claim_template(document) if is_template else read_resource_claim(document)
+    claim = read_record(ResourceClaimTemplate, document).claim if is_template else read_record(ResourceClaim, document)
     claimed = claimed_devices(_NOBODY, lambda _: claim.spec, lambda _: None, context.world.state.devices.classes.family)
     path = ("spec", *(("spec",) if is_template else ()), "devices", "requests")
     ruling = bare_ruling(labels, None, context, claimed)
     return ReviewedClaim(document, claim, path, context, ruling, request.get("operation") == "UPDATE")
 
 
-def first_refusal(demand: Demand, devices: Iterable[DeviceFacts], context: ReviewContext) -> Reason | None:
+def first_refusal(demand: Demand, models: Iterable[DeviceModel], context: ReviewContext) -> Reason | None:
     """Give the first reason why a demand refuses one of some devices."""
-    classes = (class_of_device(NodeClass(), facts, context.world.knowledge) for facts in devices)
+    classes = (class_of_device(NodeClass(), model, context.world.knowledge) for model in models)
     refusals = (judge(demand, one) for one in classes for judge in (*PRODUCT_FILTERS, driver_new_enough))
     return next(filter(None, refusals), None)
 
@@ -205,10 +205,10 @@ def claims_restricted(review: ReviewedPod) -> Iterator[Reason]:
     """
     context = review.context
     ruling = bare_ruling(review.namespace_labels, review.pod.labels, context, review.ruling.claimed)
-    for name, request, devices in context.world.state.devices.claimed_facts(review.pod):
+    for name, request, models in context.world.state.devices.claimed_models(review.pod):
         if all(one in request.selectors for one in demanded_selectors(request, ruling.demand, context)):
             continue
-        if (refusal := first_refusal(ruling.demand, devices, context)) is not None:
+        if (refusal := first_refusal(ruling.demand, models, context)) is not None:
             words = f"{name} may get a device that policy {', '.join(ruling.policies)} refuses"
             yield reason(Code.ClaimUnrestricted, f"{words} ({refusal.message})")
 

@@ -23,7 +23,7 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import PublishedShares
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_models import NVIDIA_DRIVER
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.policy.demand import Demand
 from app.policy.needs import show_need
@@ -45,7 +45,8 @@ _OTHER_PRODUCT = (
     f"(has({_ATTRIBUTES}.productName) ? {_ATTRIBUTES}.productName : {_ATTRIBUTES}.model)"
     ".lowerAscii().replace(' ', '-').replace('_', '-')"
 )
-"""CEL: the product as other vendors' drivers publish it, once their name stands for NVIDIA's (kube/device_facts.py)."""
+"""CEL: the product as other vendors' drivers publish it, once their name stands for NVIDIA's
+(kube/device_models.py)."""
 _ATTRIBUTE = re.compile(rf"(?<!has\(){re.escape(_ATTRIBUTES)}\.\w+")
 """An attribute that CEL reads without asking first whether the device has it."""
 
@@ -64,7 +65,7 @@ def selectors_of(device_class: str, profiles: Iterable[str], demand: Demand, kno
 def guarded_selectors(driver: str, demand: Demand, knowledge: Knowledge) -> Iterator[str]:
     """Write each need as CEL for a DeviceClass that may also give devices of other drivers, or without the attributes.
 
-    Of a driver that is not NVIDIA's only product and memory are read (kube/device_facts.py).
+    Of a driver that is not NVIDIA's only product and memory are read (kube/device_models.py).
     """
     needs = _needs((), demand, knowledge) if driver == NVIDIA_DRIVER else _needs_of_others(demand)
     for need in dict.fromkeys(needs):
@@ -95,13 +96,13 @@ def _needs(profiles: tuple[str, ...], demand: Demand, knowledge: Knowledge) -> I
         yield f"{_ATTRIBUTES}.profile.replace('+', '.') in [{', '.join(map(_quoted, profiles))}]"
     if demand.memory_mib:
         yield _memory(demand)
-    capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda_on(None))]
+    capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
     if floor := max((capability for capability in capabilities if capability is not None), default=None):
         yield _at_least(_CAPABILITY, floor)
-    for need in demand.cuda_on(None):
+    for need in demand.cuda:
         if (driver := _driver(need, demand.accept)) is not None:
             yield driver
-    yield from _not_among({capability for need in demand.cuda_on(None) for capability in need.unsupported}, knowledge)
+    yield from _not_among({capability for need in demand.cuda for capability in need.unsupported}, knowledge)
 
 
 def _any_product(patterns: Iterable[ProductPattern], product: str = _PRODUCT) -> str:
@@ -345,7 +346,7 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
         yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by a capacity request"
     if demand.mig_profile and demand.mig_profile[1] and any(one.profiles and one.is_known for one in devices):
         yield "a whole GPU in place of a larger slice: that would be a second choice under firstAvailable"
-    for need in demand.cuda_on(None):
+    for need in demand.cuda:
         if need.requirement:
             yield f"NVIDIA_REQUIRE_*: {show_need(need)}"
         if need.requires and need.requires.branches != need.requires.consumer_branches:

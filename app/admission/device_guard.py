@@ -22,7 +22,7 @@ from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.container_toolkit import EXPANDED, ToolkitEnv, ToolkitVariable
 from app.kube.pods import Container
 from app.values.errors import OversizedPod
-from app.values.json_members import member, objects
+from app.values.json_members import member
 from app.values.reasons import Code, Reason, reason
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -80,11 +80,12 @@ def _all_accesses(review: ReviewedPod) -> Iterator[DeviceAccess]:
     for key, value in review.pod.annotations.items() if review.context.form is not PodForm.Ephemeral else ():
         if key.startswith(CDI) and any(f"{family.name}.com/" in value for family in families):
             yield DeviceAccess("pod", review.asks_for_gpu, ("metadata", "annotations", key), key[:40])
+    spec = review.document.get("spec") or {}  # read_pod has checked that the lists hold objects
     for container in guarded_containers(review):
-        raw = review.container_object(container)
+        raw = spec[container.list_name][container.index]
         where = f"spec.{container.list_name}[{container.index}]."
-        yield from _by_variables(review, container, raw.get("env") or ())  # read_pod has checked that it holds objects
-        for index, mount in objects(raw, "volumeMounts", where):
+        yield from _by_variables(review, container, raw.get("env") or ())
+        for index, mount in enumerate(raw.get("volumeMounts") or ()):
             path = member(mount, "mountPath", str, f"{where}volumeMounts[{index}].") or ""
             if DEVICE_FOLDER in path and ("/" + posixpath.normpath("/" + path).lstrip("/")).startswith(DEVICE_MOUNTS):
                 yield _device_access(review, container, DEVICE_MOUNTS, "volumeMounts", index)
@@ -133,10 +134,12 @@ def guarded_containers(review: ReviewedPod) -> tuple[Container, ...]:
 
 def asks_for_gpu(review: ReviewedPod, container: Container) -> bool:
     """Tell whether a container requests a GPU, by its resources or by a claim; an unknown claim counts as one."""
-    if review.gpu_units(container) > 0 or container.name in review.ruling.claimed.containers:
-        return True
-    resources = review.container_object(container).get("resources") or {}
-    return bool(resources.get("claims") and review.ruling.claimed.unknown)
+    asked = (container.list_name, container.index) in review.gpus.units
+    return (
+        asked
+        or container.name in review.ruling.claimed.containers
+        or bool(container.claims and review.ruling.claimed.unknown)
+    )
 
 
 def guard_devices(review: ReviewedPod) -> Iterator[PodChange]:
@@ -197,6 +200,24 @@ LONGEST_PATH = 4096
 """Characters of a path (Linux PATH_MAX); a longer path cannot be mounted."""
 
 
+def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse GPUs that are taken through the environment or a mount instead of being requested."""
+    if review.rules.visible_devices != "Deny":
+        return
+    for access in device_accesses(review):
+        yield reason(Code.VisibleDevicesForbidden, access.words + review.rules.by("visible_devices"))
+
+
+def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
+    """Refuse privileged containers in GPU pods, which see every GPU of the node."""
+    if review.rules.privileged != "Deny":
+        return
+    for container in review.pod.containers:
+        if is_privileged(review, container):
+            problem = f"is privileged, which lets it use every GPU of its node{review.rules.by('privileged')}"
+            yield reason(Code.PrivilegedGPUPod, f"container {container.name[:63]} {problem}")
+
+
 def devices_not_mounted(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse hostPath volumes of GPU device files, whether or not the pod requests a GPU."""
     if review.rules.visible_devices == "Leave":
@@ -212,7 +233,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse privileged pods without a GPU request, and pods that mount all devices: they see every GPU."""
     if review.rules.privileged != "Deny":
         return
-    if not (review.asks_for_gpu or review.passthrough_amounts) or review.context.form is PodForm.Ephemeral:
+    if not (review.asks_for_gpu or review.gpus.passthrough) or review.context.form is PodForm.Ephemeral:
         for container in guarded_containers(review):
             if is_privileged(review, container):
                 by = review.rules.by("privileged")
@@ -227,8 +248,7 @@ def node_not_reached(review: ReviewedPod) -> Iterator[Reason]:
 
 def is_privileged(review: ReviewedPod, container: Container) -> bool:
     """Tell whether a container is privileged."""
-    where = f"spec.{container.list_name}[{container.index}]."
-    context = member(review.container_object(container), "securityContext", dict, where) or {}
+    context = review.document["spec"][container.list_name][container.index].get("securityContext") or {}
     return context.get("privileged") is True
 
 
@@ -236,8 +256,7 @@ def _host_paths(review: ReviewedPod) -> Iterator[str]:
     """List the paths of the pod's hostPath volumes."""
     if review.context.form is PodForm.Ephemeral:
         return
-    spec = member(review.document, "spec", dict, "") or {}
-    for index, volume in objects(spec, "volumes", "spec."):
-        host = member(volume, "hostPath", dict, f"spec.volumes[{index}].")
-        if host:
-            yield (member(host, "path", str, f"spec.volumes[{index}].hostPath.") or "")[:LONGEST_PATH]
+    spec = review.document.get("spec") or {}  # read_pod has checked the types
+    for volume in spec.get("volumes") or ():
+        if host := volume.get("hostPath"):
+            yield (host.get("path") or "")[:LONGEST_PATH]

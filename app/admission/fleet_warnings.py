@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.tolerations import tolerated_keys
-from app.knowledge.gpu_resources import is_refused, similar_resources
+from app.knowledge.gpu_resources import STANDARD, is_refused, similar_resources
 from app.knowledge.mig_profiles import profile_of
 from app.kube.pods import controller_of
 from app.placement.class_filters import lacks_code, lacks_code_words
@@ -28,8 +28,9 @@ def warn_of_names(review: ReviewedPod) -> Iterator[PodChange]:
         yield PodChange((), without, without)
     if review.ruling.claimed.classes:
         return  # a DeviceClass of the cluster may serve any name
-    names = dict.fromkeys(name for container in review.pod.containers for name in container.resources())
-    for name in names:
+    named = (sorted({*container.requests, *container.limits}) for container in review.pod.containers)
+    known = STANDARD.union(family.whole for family in review.families)
+    for name in dict.fromkeys(name for names in named for name in names if name not in known):
         offered = (resource for group in groups for resource, _ in group.node_class.offered)
         meant = similar_resources(name, offered, knowledge.families)[:2]
         if meant and not is_refused(name):
@@ -55,28 +56,24 @@ def warn_of_unsuitable_fleet(review: ReviewedPod) -> Iterator[PodChange]:
     may_grow = fleet.provisioners or fleet.pools or not fleet.node_groups
     if review.context.form is PodForm.Ephemeral or may_grow or not demand.resources:
         return
-    if review.context.form is PodForm.Pod and controller_of(review.document) is not None:
-        return
-    warning = unsuitable_fleet(demand, fleet) or code_unknown(demand, fleet)
-    if warning is not None:
+    warning = (_code_unknown if review.fitting else _unsuitable_fleet)(demand, fleet)
+    if warning is not None and (review.context.form is not PodForm.Pod or controller_of(review.document) is None):
         yield PodChange((), warning, warning)
 
 
 @lru_cache(maxsize=256)
-def code_unknown(demand: Demand, fleet: FleetFacts) -> str | None:
+def _code_unknown(demand: Demand, fleet: FleetFacts) -> str | None:
     """Say that the image is older than every GPU that the pod could get; None where some GPU is not newer."""
     classes = [group.node_class for group in fitting_groups(demand, fleet)]
     lacking = [lacks_code(demand, node_class) for node_class in classes]
     return lacks_code_words(lacking[0], classes[0]) if lacking and lacking[0] and all(lacking) else None
 
 
-def unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
-    """Say why no GPU node can ever serve a demand: the reason of the nearest nodes; None if some node can.
+def _unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:
+    """Say why no GPU node can ever serve a demand: the reason of the nearest nodes.
 
     A node that is only refused for what will pass, such as a driver upgrade, can serve it later.
     """
-    if fitting_groups(demand, fleet):
-        return None
     reasons = [
         (
             [one for one in class_refusals(demand, group.node_class) if one.code.duration is not Duration.TRANSIENT],

@@ -6,7 +6,7 @@ The module of its subject has each mutator: what containers request (requested_r
 affinity, and warnings of what the fleet cannot serve (fleet_warnings.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from app.admission.claim_conversion import convert_to_claims
 from app.admission.device_guard import guard_devices, hide_devices, warn_of_runtime_class
@@ -28,32 +28,30 @@ from app.policy.merge_admission import AdmissionRules
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 
-_TAINTS = ("tolerate", "from_node_taints", "toleration_keys")
-"""The rules by which nodes with taints are open to the pod."""
-MUTATOR_RULES: tuple[tuple[Mutator, tuple[str, ...]], ...] = (
-    (warn_of_names, ()),
-    (repair_resources, ("requests_only", "mismatch")),
-    (apply_mig_fallback, ("mig_fallback", *_TAINTS)),
-    (choose_smallest_slice, ("right_sizing", *_TAINTS)),
-    (guard_devices, ("visible_devices",)),
-    (hide_devices, ("visible_devices",)),
-    (warn_of_runtime_class, ()),
-    (set_scheduler, ("scheduler_name", "override")),
-    (set_priority_class, ("priority_class_name", "override")),
-    (provide_cpu_and_memory, ("defaults", "override")),
-    (equalize_memory, ("memory_requests",)),
-    (provide_shared_memory, ("defaults",)),
-    (provide_driver_capabilities, ("defaults", "override")),
-    (convert_to_claims, ("convert_to_claims",)),
-    (set_runtime_class, ("runtime_class_name", "override", *_TAINTS)),
-    (add_tolerations, (*_TAINTS, "queued_templates")),
-    (warn_of_claims, _TAINTS),
-    (warn_of_unsuitable_fleet, ()),
-    (add_affinity, ("affinity_mode", "affinity_keys", "queued_templates")),
-    (keep_off_gpu_nodes, ()),
+MUTATOR_RULES: tuple[tuple[Mutator, str | None], ...] = (
+    (warn_of_names, None),
+    (repair_resources, None),
+    (apply_mig_fallback, None),
+    (choose_smallest_slice, "right_sizing"),
+    (guard_devices, None),
+    (hide_devices, None),
+    (warn_of_runtime_class, None),
+    (set_scheduler, "scheduler_name"),
+    (set_priority_class, "priority_class_name"),
+    (provide_cpu_and_memory, "defaults"),
+    (equalize_memory, "memory_requests"),
+    (provide_shared_memory, "defaults"),
+    (provide_driver_capabilities, "defaults"),
+    (convert_to_claims, "convert_to_claims"),
+    (set_runtime_class, None),
+    (add_tolerations, "tolerate"),
+    (warn_of_claims, None),
+    (warn_of_unsuitable_fleet, None),
+    (add_affinity, None),
+    (keep_off_gpu_nodes, None),
 )
-"""The order of execution: each mutator sees the object as the earlier ones left it. Beside each are the fields of
-AdmissionRules that it reads: under other rules that agree in these, it changes nothing else."""
+"""The order of execution: each mutator sees the object as the earlier ones left it. Beside each is the field of
+AdmissionRules without which it changes nothing, so that it need not run."""
 MUTATORS = tuple(mutator for mutator, _ in MUTATOR_RULES)
 
 REPAIRS: frozenset[Mutator] = frozenset({repair_resources})
@@ -66,27 +64,12 @@ FOR_QUEUED: frozenset[Mutator] = frozenset({add_tolerations, add_affinity})
 FOR_KUBELETS: frozenset[Mutator] = frozenset({add_affinity})
 """Mutators for pods with spec.nodeName of any scheduler: the kubelet enforces what they write."""
 
-CHANGING_AMOUNTS: frozenset[Mutator] = REPAIRS | {apply_mig_fallback, choose_smallest_slice, convert_to_claims}
-"""Mutators that change which container asks for what; after them the pod gets a new ruling."""
-
 GUARDS: frozenset[Mutator] = frozenset({warn_of_names, guard_devices, hide_devices, warn_of_runtime_class})
 """Mutators for every object that reaches the webhook, whether it asks for a GPU or not."""
 
 FOR_RESIZE: frozenset[Mutator] = frozenset({equalize_memory})
 """Mutators for a running pod whose CPU or memory is changed."""
 
-NEEDED_RULE: Mapping[Mutator, str] = {
-    choose_smallest_slice: "right_sizing",
-    set_scheduler: "scheduler_name",
-    set_priority_class: "priority_class_name",
-    provide_cpu_and_memory: "defaults",
-    provide_shared_memory: "defaults",
-    provide_driver_capabilities: "defaults",
-    equalize_memory: "memory_requests",
-    convert_to_claims: "convert_to_claims",
-    add_tolerations: "tolerate",
-}
-"""The rule without which a mutator changes nothing, so that it need not run."""
 _NO_RULES = AdmissionRules()
 
 FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
@@ -102,18 +85,26 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
     elif review.context.form is PodForm.Resize:
         chosen = FOR_RESIZE if review.asks_for_gpu and review.has_our_scheduler else frozenset()
     elif not review.asks_for_gpu:
-        tolerated = review.passthrough_amounts and review.has_our_scheduler
+        tolerated = review.gpus.passthrough and review.has_our_scheduler
         chosen = GUARDS | FOR_CPU_PODS | (frozenset({add_tolerations}) if tolerated else frozenset())
     elif not review.has_our_scheduler:
         chosen = GUARDS | REPAIRS | (FOR_KUBELETS if review.pod.node_name else frozenset())
     else:
         chosen = FOR_GPU_PODS
-    rules = review.rules
-    needless = {mutator for mutator, name in NEEDED_RULE.items() if getattr(rules, name) is getattr(_NO_RULES, name)}
-    return tuple(mutator for mutator in MUTATORS if mutator in chosen and mutator not in needless)
+    return tuple(
+        mutator
+        for mutator, rule in MUTATOR_RULES
+        if mutator in chosen and (rule is None or getattr(review.rules, rule) is not getattr(_NO_RULES, rule))
+    )
 
 
-def mutators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Mutator]:
-    """List the mutators that apply to the object and read a rule in which those of the review differ from `rules`."""
-    chosen, differing = mutators_of(review), review.rules_that_differ(rules)
-    return (mutator for mutator, read in MUTATOR_RULES if mutator in chosen and not differing.isdisjoint(read))
+def run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
+    """Run the mutators in order, each on what the earlier ones left."""
+    changes: list[tuple[Mutator, PodChange]] = []
+    for mutator in mutators_of(review):
+        done = list(mutator(review))
+        changes += [(mutator, change) for change in done]
+        operations = [operation for change in done for operation in change.operations]
+        if operations:
+            review = review.with_operations(operations)
+    return review, changes

@@ -235,7 +235,7 @@ def _strength_of_cpu_guard(review: ReviewedPod) -> str | None:
 
 def _needs_devices(review: ReviewedPod) -> bool:
     resources = (resource for container in review.pod.containers for resource in container.resources())
-    return bool(review.pod.claims or review.passthrough_amounts) or any(
+    return bool(review.pod.claims or review.gpus.passthrough) or any(
         map(review.context.world.knowledge.families.implicit_class, resources)
     )
 

@@ -53,7 +53,7 @@ def provide_cpu_and_memory(review: ReviewedPod) -> Iterator[PodChange]:
         if per_gpu is None or _set_on_pod(review, resource):
             continue
         for container in review.gpu_containers():
-            amount = multiply_quantity(per_gpu, review.gpu_units(container))
+            amount = multiply_quantity(per_gpu, review.gpus.units_of(container))
             present = resource in container.requests or resource in container.limits
             if present and (
                 not _overrides(review, f"{resource}_per_gpu")
@@ -109,7 +109,7 @@ def equalize_memory(review: ReviewedPod) -> Iterator[PodChange]:
 def provide_shared_memory(review: ReviewedPod) -> Iterator[PodChange]:
     """Mount memory at /dev/shm in pods of two or more GPUs: NCCL and data loaders need more than the usual 64 MiB."""
     size = review.rules.defaults.shared_memory
-    if size is None or sum(units for _, units in review.gpu_amounts()) < 2 or review.document["spec"].get("hostIPC"):
+    if size is None or sum(units for _, units in review.gpus.amounts) < 2 or review.document["spec"].get("hostIPC"):
         return
     containers = [container for container in review.gpu_containers() if not _mounts(review, container)]
     if not containers:

@@ -9,19 +9,18 @@ queues the workload and a policy says so, since Kueue chooses a flavor by the te
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from app.admission.json_patch import apply
 from app.admission.review import UNCONCERNED, ReviewResult
 from app.admission.review_targets import JOBS, WORKLOADS, ReviewTarget, is_queued, is_suspended
 from app.admission.reviewed_pod import PodForm, ReviewContext, limited_warnings
 from app.knowledge.workload_templates import Path, Workloads, resource_of, values_at
-from app.values.json_members import member
+from app.values.computations import T
 
 MOST_TEMPLATES = 32
 """Templates of one object that are reviewed; Kueue takes at most 18 (kueue v0.19.0 api/kueue/v1beta2 PodSets). The pods
 of further ones are reviewed when they are created."""
-Item = TypeVar("Item")
 Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 
 
@@ -31,10 +30,10 @@ def template_targets_of(request: Mapping[str, Any], workloads: Workloads) -> tup
     A suspended one of some kinds, or a suspended Job, may get the label of a queue later. Of a queued one that is
     updated they are those that differ from what is stored. Raises MalformedPod.
     """
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     row = (str(resource.get("group") or ""), str(resource.get("resource")))
-    new = member(request, "object", dict, "request.")
-    old = member(request, "oldObject", dict, "request.")
+    new = request.get("object")
+    old = request.get("oldObject")
     operation = request.get("operation")
     if row not in workloads or new is None or request.get("subResource"):
         return ()
@@ -145,5 +144,5 @@ def _comparable(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _distinct(first: tuple[Item, ...], second: tuple[Item, ...]) -> tuple[Item, ...]:
+def _distinct(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*first, *second)))

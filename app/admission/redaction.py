@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.admission.device_guard import CDI
+from app.knowledge.pod_security import CONTAINERS
 from app.kube.pods import PREFIX, VARIABLES
 
 METADATA_KEPT = ("name", "generateName", "namespace", "uid", "labels")
@@ -16,7 +17,6 @@ SPEC = (
     "resourceClaims", "resources", "runtimeClassName", "schedulerName", "tolerations",
 )  # fmt: skip
 CONTAINER = ("name", "image", "resources", "restartPolicy")
-CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def redact_pod(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,12 +30,14 @@ def repair_resources(review: ReviewedPod) -> Iterator[PodChange]:
     The API server refuses both for extended resources (kubernetes pkg/apis/core/validation/validation.go).
     """
     document: Any = review.document
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            change = _repair(review, document, container, resource)
-            if change is not None:
-                document = apply(document, change.operations)
-                yield change
+    operations: tuple[Operation, ...] = ()
+    for container, resource in review.gpus.named:
+        if operations:
+            document = apply(document, operations)
+        change = _repair(review, document, container, resource)
+        operations = change.operations if change is not None else ()
+        if change is not None:
+            yield change
 
 
 def _repair(review: ReviewedPod, document: Any, container: Container, resource: str) -> PodChange | None:
@@ -116,7 +118,7 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
         yield _replacement(review, whole, offers[0].resource, why)
         return
     sizes: dict[str, int] = {}
-    for group in fitting_groups(review.ruling.demand, review.context.world.fleet):
+    for group in review.fitting:
         label, memory = group.label(PRODUCT), group.node_class.memory_mib
         if label and memory and _pod_may_use(review, group):
             sizes[label] = min(memory, sizes.get(label, memory))
@@ -132,7 +134,7 @@ def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
 
 def _requested_slice(review: ReviewedPod) -> str | None:
     """Return the one slice resource that the pod asks for; None if it asks for none, or for several."""
-    slices = [name for name, _ in review.gpu_amounts() if profile_of(name)]
+    slices = [name for name, _ in review.gpus.amounts if profile_of(name)]
     return slices[0] if len(slices) == 1 and not slices[0].endswith(".shared") else None
 
 

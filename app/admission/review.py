@@ -2,9 +2,9 @@
 """One admission review: mutate the object, validate the result, and record what was done and why.
 
 A review reads the pod, and rules on it once and after each change of what it requests. The mutators run in order on
-what the earlier ones left, then the validators. What policies that only warn or audit would change or refuse is learnt
-by running again what reads a rule in which they differ. What was changed in a pod is written into its decision
-annotation. That is for people; no decision rests on it.
+what the earlier ones left, then the validators. Where policies that only warn or audit say more, both run again at that
+level, on the pod as what is enforced leaves it. What was changed in a pod is written into its decision annotation. That
+is for people; no decision rests on it.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import msgspec
 
 from app.admission.claim_review import ReviewedClaim
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import CHANGING_AMOUNTS, FOR_QUEUED, REPAIRS, Mutator, mutators_of, mutators_under
+from app.admission.mutators import FOR_QUEUED, REPAIRS, Mutator, run_mutators
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     RUNNING,
@@ -26,17 +26,16 @@ from app.admission.reviewed_pod import (
     PodForm,
     ReviewContext,
     ReviewedPod,
+    begin_review,
     is_exempt,
     limited_warnings,
 )
-from app.admission.validators import validators_of, validators_under
-from app.knowledge.tables import Knowledge
+from app.admission.validators import run_validators
 from app.kube.pod_limits import ANNOTATIONS_BYTES
-from app.kube.pods import DECISION, PREFIX, Pod, read_pod
-from app.policy.compiled import PolicySet
-from app.policy.demand import Demand
+from app.kube.pods import DECISION, PREFIX, read_pod
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
+from app.policy.schema import Action
 from app.values.reasons import Code, Reason, reason
 
 DECISION_VERSION = 1
@@ -129,8 +128,7 @@ def _fingerprint(review: ReviewedPod) -> str:
             resource,
             *([str(side.get(resource, "")) for side in (container.requests, container.limits)]),
         ]
-        for container in pod.containers
-        for resource in review.gpu_resources_of(container)
+        for container, resource in review.gpus.named
     ]
     annotations = sorted(
         (key, value) for key, value in pod.annotations.items() if key.startswith(PREFIX) and key != DECISION
@@ -141,8 +139,6 @@ def _fingerprint(review: ReviewedPod) -> str:
 
 NOT_DONE = "not done, "
 """The beginning of the record of a change that a policy keeps from being made."""
-OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
-"""Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +199,30 @@ def mutate_reviewed(review: ReviewedPod) -> ReviewResult:
 
 
 def _mutated(review: ReviewedPod) -> ReviewResult:
-    # 1. What is changed, and why the result is refused.
+    # 1. What is changed, and why the result is refused; what policies that only warn would change and refuse besides.
     document = review.document
-    review, changes = _run_mutators(review)
-    reasons, warned_reasons = _run_validators(review)
+    review, changes = run_mutators(review)
+    milder, warned_changes = _run_milder(review, Action.Warn)
+    reasons, warned_reasons = run_validators(review, milder)
     if reasons:
         return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
     # 2. The record: the changes, those that milder policies withhold, and the annotation about them.
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
-    warned, audited = _withheld(review, [change for _, change in changes])
+    audits_more = review.ruling.audited != review.ruling.warned
+    audited_changes = _run_milder(review, Action.Audit)[1] if audits_more else []
+    warned = _withheld("warns", warned_changes, changes)
+    audited = _withheld("audits", audited_changes, changes + warned_changes)
     record = (*(change.record for change in applied), *warned, *audited)
     operations = [operation for change in applied for operation in change.operations]
     decision, decision_warnings = _decision(review, record, changed=bool(operations))
     # 3. The answer.
+    recorded, of_ruling = _is_recorded(review), _ruling_warnings(review)
     warnings = [
         *warned_reasons,
         *ignored_labels(review.pod.labels),
         *(change.warning for change in applied if change.warning),
         *warned,
-        *(_ruling_warnings(review) if _is_recorded(review) else ()),
+        *(of_ruling if recorded else ()),
         *(
             f"{claim} is not known yet, so gpu-usher cannot tell whether the pod claims GPUs"
             for claim in review.ruling.claimed.unknown
@@ -229,7 +230,7 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         *decision_warnings,
     ]
     operations += decision
-    if not (_is_recorded(review) or operations or warnings or record):
+    if not (recorded or operations or warnings or record):
         return UNCONCERNED
     # Of a template's changes some are left out, so that the others are applied once more, by themselves.
     is_template = review.context.form in TEMPLATES
@@ -257,8 +258,11 @@ def validate(
     if review is None:
         return UNCONCERNED
     if review.context.form in TEMPLATES:
-        review, _ = _run_mutators(review)
-    reasons, warned_reasons = _run_validators(review)
+        review, _ = run_mutators(review)
+        milder, _ = _run_milder(review, Action.Warn)
+    else:
+        milder = review.at(Action.Warn)
+    reasons, warned_reasons = run_validators(review, milder)
     if not (_is_recorded(review) or reasons or warned_reasons):
         return UNCONCERNED
     return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
@@ -318,62 +322,10 @@ def _too_many(rules: AdmissionRules, ruling: Ruling) -> tuple[Reason, ...]:
 def _read_review(
     document: Mapping[str, Any], namespace: str, labels: Mapping[str, str], context: ReviewContext
 ) -> ReviewedPod | None:
-    """Read the Pod; None if its namespace is exempt. A pod that asks for zero GPUs is no GPU pod."""
+    """Read the Pod; None if its namespace is exempt."""
     pod = read_pod(document, namespace)
-    return (
-        None
-        if is_exempt(pod.namespace, labels, context.world.knowledge)
-        else begin_review(document, pod, labels, context)
-    )
-
-
-def begin_review(
-    document: Mapping[str, Any], pod: Pod, labels: Mapping[str, str], context: ReviewContext
-) -> ReviewedPod:
-    """Begin the review of a Pod under the ruling that the policies give on what it asks for.
-
-    `labels` are the namespace's.
-    """
-    ruling = context.ruling(pod, labels)
-    return ReviewedPod(
-        document=document,
-        pod=pod,
-        ruling=ruling,
-        rules=ruling.enforced,
-        context=context,
-        namespace_labels=labels,
-        asks_for_gpu=bool(ruling.claimed.classes) or _asks_for_gpu(pod, context.world.knowledge),
-        has_our_scheduler=has_our_scheduler(pod, ruling, context.world.policies),
-    )
-
-
-def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
-    """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone."""
-    named = (policy.spec.admission.scheduler_name for policy in policies.policies)
-    ours = pod.scheduler_name in OUR_SCHEDULERS or pod.scheduler_name in named
-    return ours or "scheduler_name" in ruling.enforced.override
-
-
-def _asks_for_gpu(pod: Pod, knowledge: Knowledge) -> bool:
-    is_gpu = knowledge.families.of
-    return any(
-        is_gpu(name) and container.has_nonzero(name) for container in pod.containers for name in container.resources()
-    )
-
-
-def _run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
-    """Run the mutators in order, each on what the earlier ones left; a pod with changed amounts gets a new ruling."""
-    changes: list[tuple[Mutator, PodChange]] = []
-    for mutator in mutators_of(review):
-        done = list(mutator(review))
-        changes += [(mutator, change) for change in done]
-        operations = [operation for change in done for operation in change.operations]
-        if not operations:
-            continue
-        review = review.with_operations(operations)
-        if mutator in CHANGING_AMOUNTS:
-            review = begin_review(review.document, review.pod, review.namespace_labels, review.context)
-    return review, changes
+    exempt = is_exempt(pod.namespace, labels, context.world.knowledge)
+    return None if exempt else begin_review(document, pod, labels, context)
 
 
 def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> bool:
@@ -383,53 +335,32 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
     return review.context.queued and review.rules.queued_templates == "Write" and mutator in FOR_QUEUED
 
 
-def _withheld(review: ReviewedPod, made: list[PodChange]) -> tuple[list[str], list[str]]:
-    """Record what policies that only warn would change if enforced, and what those that only audit would add."""
-    ruling = review.ruling
-    warned = _changes_under(review, ruling.warned, ruling.demand.warned, made)
-    audits_more = ruling.audited != ruling.warned
-    audited = _changes_under(review, ruling.audited, None, [*made, *warned]) if audits_more else []
-    return (
-        [f"{NOT_DONE}policy only warns: {change.record}" for change in warned],
-        [f"{NOT_DONE}policy only audits: {change.record}" for change in audited],
-    )
+def _run_milder(review: ReviewedPod, level: Action) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
+    """Run the mutators under a milder level too; return what each changes by itself, not after another's change."""
+    milder = review.at(level)
+    if milder is review:
+        return review, []
+    mutated, changes = run_mutators(milder)
+    own = [(mutator, made) for mutator, made in changes if any(made.record == one.record for one in mutator(milder))]
+    return mutated, own
+
+
+def _withheld(
+    verb: str, changes: list[tuple[Mutator, PodChange]], stricter: list[tuple[Mutator, PodChange]]
+) -> list[str]:
+    """Record the changes of a level which no stricter one makes."""
+    seen = {change.record for _, change in stricter}
+    return [f"{NOT_DONE}policy only {verb}: {change.record}" for _, change in changes if change.record not in seen]
 
 
 def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tuple[list[Operation], list[str]]:
     """Write the decision annotation into a pod; a template that carries one gets a warning. (operations, warnings)."""
     if review.context.form is PodForm.Pod:
         operations = record_decision(review, record, changed)
-        if operations and forged(review):
+        if operations and DECISION in review.pod.annotations and forged(review):
             done = "removed" if operations[0].op == "remove" else "rewritten"
             return operations, [f"{DECISION} did not match the pod and was {done}"]
         return operations, []
     if review.context.form in TEMPLATES and DECISION in review.pod.annotations:
         return [], [reason(Code.ReservedAnnotation, f"{DECISION} is reserved: gpu-usher writes it").message]
     return [], []
-
-
-def _changes_under(
-    review: ReviewedPod, rules: AdmissionRules, demand: Demand | None, made: list[PodChange]
-) -> list[PodChange]:
-    """List what would change besides the changes made if these rules, of milder actions too, were enforced.
-
-    `demand` is the demand under those rules; None keeps that of the ruling. Nothing of it is applied. Mutators run
-    again only where they read a rule that differs, and all of them where the demand does.
-    """
-    if rules == review.rules and demand is None:
-        return []
-    milder = replace(review, rules=rules, ruling=replace(review.ruling, demand=demand or review.ruling.demand))
-    mutators = mutators_under(milder, review.rules) if demand is None else mutators_of(milder)
-    seen = {change.record for change in made}
-    return [change for mutator in mutators for change in mutator(milder) if change.record not in seen]
-
-
-def _run_validators(review: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
-    """Run every validator: (reasons to refuse, warnings of what policies that only warn would refuse)."""
-    reasons = tuple(dict.fromkeys(problem for validator in validators_of(review) for problem in validator(review)))
-    if review.ruling.warned == review.rules:
-        return reasons, []
-    milder = replace(review, rules=review.ruling.warned)
-    again = validators_under(review, milder.rules)
-    warned = (problem for validator in again for problem in validator(milder))
-    return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]

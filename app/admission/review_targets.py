@@ -61,9 +61,9 @@ def review_target_of(request: Mapping[str, Any]) -> ReviewTarget | None:
 
     Raises MalformedPod.
     """
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     group_resource = (str(resource.get("group") or ""), str(resource.get("resource")))
-    new, old = member(request, "object", dict, "request."), member(request, "oldObject", dict, "request.")
+    new, old = request.get("object"), request.get("oldObject")
     if new is None:
         return None
     operation = str(request.get("operation")), str(request.get("subResource") or "")
@@ -142,9 +142,9 @@ def ignored_annotations(request: Mapping[str, Any]) -> tuple[str, ...]:
 
     Raises MalformedPod.
     """
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     workload = WORKLOADS.get((str(resource.get("group") or ""), str(resource.get("resource"))))
-    new, old = member(request, "object", dict, "request."), member(request, "oldObject", dict, "request.")
+    new, old = request.get("object"), request.get("oldObject")
     if workload is None or new is None or request.get("subResource"):
         return ()
     template, kind = workload[0], str(new.get("kind") or "workload")

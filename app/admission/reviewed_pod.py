@@ -5,18 +5,21 @@ The limits of what a review answers in words are here too, so that every text ke
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
 from app.admission.json_patch import Operation, apply
-from app.knowledge.gpu_resources import Family
+from app.knowledge.gpu_resources import Families, Family
 from app.knowledge.tables import Knowledge
-from app.kube.pods import PREFIX, Container, Pod, gpu_amounts, read_pod
+from app.kube.pods import PREFIX, Container, Pod, read_pod
+from app.policy.compiled import PolicySet
 from app.policy.match import Ruling
-from app.policy.merge_admission import RULES, AdmissionRules
+from app.policy.merge_admission import AdmissionRules
+from app.policy.schema import Action
 from app.values.reasons import Reason
+from app.world.fleet_facts import NodeGroup, fitting_groups
 from app.world.world import World
 
 WARNING_LIMIT = 256
@@ -39,7 +42,8 @@ def is_exempt(namespace: str, labels: Mapping[str, str], knowledge: Knowledge) -
     The API server leaves such namespaces out first, by the namespaceSelector in deploy/base/webhooks.yaml; this decides
     for a request that comes nevertheless (docs/reference/admission.md#exemptions).
     """
-    return knowledge.families.is_infrastructure(namespace) or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
+    exempt = namespace in knowledge.families.infrastructure_namespaces
+    return exempt or any(labels.get(key) == "true" for key in EXEMPT_LABELS)
 
 
 class PodForm(Enum):
@@ -83,12 +87,70 @@ class ReviewContext:
         return self.world.rulings.of(pod, labels, self.world.policies, self.world.state)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestedGPUs:
+    """The GPUs that a pod requests by resources, as one reading of the pod has them.
+
+    `resources` are the GPU resources of which some container requests an amount other than zero, sorted. `named` are
+    the containers with each of these that they name, amounts of zero included. `units` are the GPUs, MIG slices or
+    shares of each container that asks for one, by its list and its index; fractions are rounded up. `amounts` are pairs
+    of a GPU resource and the units of the whole pod. `passthrough` are those of resources of others (Family.elsewhere):
+    (resource, GPUs or shares). `families` are the vendors of all of these.
+    """
+
+    resources: tuple[str, ...] = ()
+    named: tuple[tuple[Container, str], ...] = ()
+    units: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    amounts: tuple[tuple[str, int], ...] = ()
+    passthrough: tuple[tuple[str, int], ...] = ()
+    families: tuple[Family, ...] = ()
+
+    def units_of(self, container: Container) -> int:
+        """Count the GPUs, MIG slices or shares that a container asks for."""
+        return self.units.get((container.list_name, container.index), 0)
+
+
+NO_GPUS = RequestedGPUs()
+
+
+def requested_gpus(pod: Pod, families: Families) -> RequestedGPUs:
+    """Read the GPUs that a pod requests by resources."""
+    names = {name for container in pod.containers for name in (*container.requests, *container.limits)}
+    known, others = families.sorted_out(names)
+    if not (known or others):
+        return NO_GPUS
+    amounts = pod.amounts()
+    asked = [name for name in known if any(container.has_nonzero(name) for container in pod.containers)]
+    named = [
+        (container, name)
+        for container in pod.containers
+        for name in asked
+        if name in container.requests or name in container.limits
+    ]
+    units: dict[tuple[str, int], int] = {}
+    for container, name in named:
+        place = container.list_name, container.index
+        units[place] = units.get(place, 0) - int(-container.requested(name) // 1)
+    passed = [(name, -int(-amounts[name] // row.per_gpu)) for name in others
+              if amounts[name] > 0 and (row := families.elsewhere(name))]  # fmt: skip
+    return RequestedGPUs(
+        resources=tuple(asked),
+        named=tuple(named),
+        units={place: count for place, count in units.items() if count > 0},
+        amounts=tuple((name, -int(-amounts[name] // 1)) for name in asked if amounts[name] > 0),
+        passthrough=tuple(passed),
+        families=tuple(dict.fromkeys((*(known[name] for name in asked), *(others[name] for name, _ in passed)))),
+    )
+
+
 @dataclass(frozen=True)
 class ReviewedPod:
     """Everything that a mutator or a validator may read.
 
     `document` is the Pod as earlier mutators left it, or the pod template.
-    `rules` are the admission rules of the level under review: enforced, warned or audited.
+    `level` is the mildest action whose rules are applied, and `ruling` and `rules` are those of this level.
+    `gpus` are the GPUs that the pod requests by resources, and `families` the vendors of these and of those that it
+    claims. `fitting` are the node groups that could serve a pod with GPUs, now or once other pods are gone.
     `asks_for_gpu` is true where the pod asks for a GPU; to a pod that does not, only the guards apply.
     `has_our_scheduler` is true where the pod's scheduler is one that calls gpu-usher, or the default scheduler.
     """
@@ -99,23 +161,21 @@ class ReviewedPod:
     rules: AdmissionRules
     context: ReviewContext
     namespace_labels: Mapping[str, str]
+    gpus: RequestedGPUs
+    families: tuple[Family, ...]
+    fitting: tuple[NodeGroup, ...]
     asks_for_gpu: bool
     has_our_scheduler: bool
+    level: Action = Action.Enforce
 
-    @cached_property
-    def gpu_resources(self) -> tuple[str, ...]:
-        """The GPU resources of which some container requests an amount other than zero, sorted by name."""
-        names = {
-            resource
-            for container in self.pod.containers
-            for resource in container.resources()
-            if container.has_nonzero(resource)
-        }
-        return tuple(sorted(filter(self.context.world.knowledge.families.of, names)))
-
-    @cached_property
-    def _gpus(self) -> frozenset[str]:
-        return frozenset(self.gpu_resources)
+    def at(self, level: Action) -> "ReviewedPod":
+        """Return the review at a milder level; itself where no policy of that action says more."""
+        ruling, fitting = ruling_at(self.ruling, level), self.fitting
+        if ruling is self.ruling:
+            return self
+        if ruling.demand is not self.ruling.demand:
+            fitting = fitting_groups(ruling.demand, self.context.world.fleet)
+        return replace(self, ruling=ruling, rules=ruling.enforced, fitting=fitting, level=level)
 
     @cached_property
     def former_containers(self) -> Mapping[str, Container]:
@@ -127,58 +187,87 @@ class ReviewedPod:
         containers = read_pod(old_template).containers if old_template is not None else ()
         return {container.name: container for container in reversed(containers)}
 
-    def rules_that_differ(self, rules: AdmissionRules) -> frozenset[str]:
-        """Name the fields in which other rules differ from those of the review."""
-        return frozenset(name for name in RULES if getattr(self.rules, name) != getattr(rules, name))
-
-    def gpu_resources_of(self, container: Container) -> tuple[str, ...]:
-        """List the GPU resources of the pod that a container names, including those with an amount of zero."""
-        return tuple(name for name in container.resources() if name in self._gpus)
-
     def with_operations(self, operations: Sequence[Operation]) -> "ReviewedPod":
         """Return the review of the pod with the operations applied; it is read again if they change what is read of it.
 
-        Raises PatchError if an operation does not apply, which is a bug of gpu-usher.
+        There is a new ruling on a pod that asks for other GPUs then. Raises PatchError if an operation does not apply,
+        which is a bug of gpu-usher.
         """
-        document = apply(self.document, operations)
         if all(operation.path[:2] in NOT_OF_A_POD for operation in operations):
-            return replace(self, document=document)
+            return replace(self, document=apply(self.document, operations))
+        known, document = self._containers_by_object(), apply(self.document, operations)
+        pod = read_pod(document, self.pod.namespace, known)
+        gpus = requested_gpus(pod, self.context.world.knowledge.families)
+        before, after = ((one.units, one.amounts, one.passthrough) for one in (self.gpus, gpus))
+        if before == after and pod.claims == self.pod.claims:
+            return replace(self, document=document, pod=pod, gpus=gpus)
+        return begin_review(document, pod, self.namespace_labels, self.context, self.level)
+
+    def _containers_by_object(self) -> Mapping[int, Container]:
+        spec = self.document.get("spec") or {}
         containers = (*self.pod.containers, *self.pod.ephemeral)
-        known = {id(self.container_object(container)): container for container in containers}
-        return replace(self, document=document, pod=read_pod(document, self.pod.namespace, known))
-
-    def gpu_amounts(self) -> tuple[tuple[str, int], ...]:
-        """List what the pod asks for as it stands now: (GPU resource, units)."""
-        return gpu_amounts(self.pod, self.context.world.knowledge.families.of)
-
-    @cached_property
-    def passthrough_amounts(self) -> tuple[tuple[str, int], ...]:
-        """The GPUs that the pod asks for by resources of others (Family.elsewhere): (resource, GPUs or shares)."""
-        families = self.context.world.knowledge.families
-        amounts = gpu_amounts(self.pod, families.passthrough_family)
-        return tuple((name, -(-units // row.per_gpu)) for name, units in amounts if (row := families.elsewhere(name)))
+        return {id(spec[container.list_name][container.index]): container for container in containers}
 
     def container_object(self, container: Container) -> Mapping[str, Any]:
         """Return the JSON object of a container."""
         document: Mapping[str, Any] = self.document["spec"][container.list_name][container.index]
         return document
 
-    def gpu_units(self, container: Container) -> int:
-        """Count the GPUs, MIG slices or shares that a container asks for; a fraction is rounded up."""
-        return sum(-int(-container.requested(name) // 1) for name in self.gpu_resources_of(container))
-
-    def families(self) -> tuple[Family, ...]:
-        """List the GPU families of what the pod asks for, by resource or by DRA claim."""
-        families = self.context.world.knowledge.families
-        asked = (
-            *map(families.of, self.gpu_resources),
-            *(families.passthrough_family(n) for n, _ in self.passthrough_amounts),
-        )
-        return tuple(dict.fromkeys((*filter(None, asked), *self.ruling.claimed.families)))
-
     def gpu_containers(self) -> Iterator[Container]:
         """Iterate over the containers that ask for a GPU in their resources; a DRA claim alone does not count."""
-        return (container for container in self.pod.containers if self.gpu_units(container) > 0)
+        return (container for container in self.pod.containers if self.gpus.units_of(container) > 0)
+
+
+OUR_SCHEDULERS = frozenset({"default-scheduler", "gpu-usher-scheduler"})
+"""Schedulers whose pods gpu-usher completes, besides those that policies name; other pods are left alone."""
+
+
+def ruling_at(ruling: Ruling, level: Action) -> Ruling:
+    """Return the ruling in which rules of a milder action are enforced too; the same where they say no more."""
+    if level is Action.Enforce:
+        return ruling
+    rules, demand = ruling.warned if level is Action.Warn else ruling.audited, ruling.demand.warned
+    if demand is None and rules == ruling.enforced:
+        return ruling
+    return replace(ruling, enforced=rules, demand=demand or ruling.demand)
+
+
+def begin_review(
+    document: Mapping[str, Any],
+    pod: Pod,
+    labels: Mapping[str, str],
+    context: ReviewContext,
+    level: Action = Action.Enforce,
+) -> ReviewedPod:
+    """Begin the review of a Pod under the ruling that the policies give on what it asks for.
+
+    `labels` are the namespace's. A pod that asks for zero GPUs is no GPU pod.
+    """
+    world = context.world
+    gpus = requested_gpus(pod, world.knowledge.families)
+    ruling = ruling_at(world.rulings.of(pod, labels, world.policies, world.state), level)
+    has_gpus = bool(ruling.claimed.classes or gpus.families)
+    return ReviewedPod(
+        document=document,
+        pod=pod,
+        ruling=ruling,
+        rules=ruling.enforced,
+        context=context,
+        namespace_labels=labels,
+        gpus=gpus,
+        families=tuple(dict.fromkeys((*gpus.families, *ruling.claimed.families))),
+        fitting=fitting_groups(ruling.demand, world.fleet) if has_gpus else (),
+        asks_for_gpu=bool(ruling.claimed.classes or gpus.resources),
+        has_our_scheduler=has_our_scheduler(pod, ruling, world.policies),
+        level=level,
+    )
+
+
+def has_our_scheduler(pod: Pod, ruling: Ruling, policies: PolicySet) -> bool:
+    """Tell whether a pod's scheduler calls gpu-usher or is the default one; other pods are left alone."""
+    named = (policy.spec.admission.scheduler_name for policy in policies.policies)
+    ours = pod.scheduler_name in OUR_SCHEDULERS or pod.scheduler_name in named
+    return ours or "scheduler_name" in ruling.enforced.override
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +289,8 @@ def one_line(text: str, limit: int) -> str:
     The API server silently drops a warning with a newline or a tab
     (docs/reference/control-plane.md#answers-to-the-api-server). `limit` is in characters.
     """
-    clean = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    printable = text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
+    clean = " ".join(printable.split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 

@@ -13,9 +13,8 @@ from app.admission.tolerations import taint_tolerated
 from app.kube.objects import RuntimeClass
 from app.nodes.reading import lacks_handler
 from app.policy.schema_admission import AUTO
-from app.values.json_members import member
 from app.values.reasons import Code, reason
-from app.world.fleet_facts import NodeGroup, affinity_label_keys, fitting_groups
+from app.world.fleet_facts import NodeGroup, affinity_label_keys
 
 NOT_SET = "runtimeClassName not set"
 
@@ -31,7 +30,7 @@ def set_runtime_class(review: ReviewedPod) -> Iterator[PodChange]:
     if present:
         yield from _warn_of_own_class(review, present)
     claimed = review.ruling.claimed
-    if wanted is None or wanted == present or not review.gpu_resources or claimed.requests or claimed.unknown:
+    if wanted is None or wanted == present or not review.gpus.resources or claimed.requests or claimed.unknown:
         return
     replaces = wanted != AUTO and "runtime_class_name" in review.rules.override
     if present is not None and (not replaces or review.document["spec"].get("overhead")):
@@ -78,7 +77,7 @@ def _warn_of_own_class(review: ReviewedPod, name: str) -> Iterator[PodChange]:
 def _toolkit_handlers(review: ReviewedPod) -> Sequence[str]:
     """List the runtime handlers that the toolkits of the pod's GPU vendors install."""
     handlers = review.context.world.knowledge.runtimes.handlers
-    return [handlers[family.name] for family in review.families() if family.name in handlers]
+    return [handlers[family.name] for family in review.families if family.name in handlers]
 
 
 def _groups_that_serve(review: ReviewedPod) -> Sequence[NodeGroup]:
@@ -87,7 +86,7 @@ def _groups_that_serve(review: ReviewedPod) -> Sequence[NodeGroup]:
     Nodes to come are most likely like them.
     """
     fleet, of = review.context.world.fleet, review.context.world.knowledge.families.of
-    families = review.families()
+    families = review.families
     return _selected_groups(review) or [
         group for group in fleet.node_groups if any(of(name) in families for name, _ in group.node_class.offered)
     ]
@@ -98,13 +97,12 @@ def _selected_groups(review: ReviewedPod) -> Sequence[NodeGroup]:
 
     Nor is one listed whose taints it does not tolerate and that do not pass, such as that of a virtual node.
     """
-    selector = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
+    selector = review.document["spec"].get("nodeSelector") or {}  # read_pod has checked its type
     known = [(key, selector[key]) for key in affinity_label_keys(review.context.world.knowledge) if key in selector]
-    groups = fitting_groups(review.ruling.demand, review.context.world.fleet)
     is_fault = review.context.world.knowledge.families.is_fault
     return [
         group
-        for group in groups
+        for group in review.fitting
         if all(group.label(key) == value for key, value in known)
         and all(is_fault(taint[0]) or taint_tolerated(review, taint) for taint in group.taints)
     ]
@@ -127,7 +125,7 @@ def _class_of(handlers: Sequence[str], classes: Mapping[str, RuntimeClass], grou
 def _missing_runtime(review: ReviewedPod, name: str, found: RuntimeClass, groups: Sequence[NodeGroup]) -> str | None:
     """Say why no node starts pods of the class, or why none needs it as DRA serves the resource; None if some may."""
     if groups and all(_is_served_by_dra(review, group) for group in groups):
-        return f"{NOT_SET}: DRA serves {', '.join(review.gpu_resources)}"
+        return f"{NOT_SET}: DRA serves {', '.join(review.gpus.resources)}"
     if groups and all(lacks_handler(group.node_class, found.handler) for group in groups):
         return f"{NOT_SET}: no node that fits has handler {found.handler[:24]} of RuntimeClass {name[:24]}"
     return None
@@ -139,10 +137,10 @@ def _why_left(review: ReviewedPod, name: str, found: RuntimeClass, groups: Seque
     A node of unknown handlers that needs no class may lack the handler. A class that selects nodes would keep the pod
     off others, on which it starts without the class.
     """
-    selected = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
+    selected = review.document["spec"].get("nodeSelector") or {}
     unneeded = [group.node_class.runtime_class_unneeded for group in groups]
     if any(_is_served_by_dra(review, group) for group in groups):
-        return f"DRA serves {', '.join(review.gpu_resources)} on some nodes that fit"
+        return f"DRA serves {', '.join(review.gpus.resources)} on some nodes that fit"
     if any(lacks_handler(group.node_class, found.handler) for group in groups):
         return f"some nodes that fit lack handler {found.handler[:24]} of RuntimeClass {name[:24]}"
     if any(group.node_class.runtime_class_unneeded and group.node_class.runtime_handlers is None for group in groups):
@@ -155,12 +153,12 @@ def _why_left(review: ReviewedPod, name: str, found: RuntimeClass, groups: Seque
 
 
 def _is_served_by_dra(review: ReviewedPod, group: NodeGroup) -> bool:
-    return any(resource in group.node_class.dra_resources for resource in review.gpu_resources)
+    return any(resource in group.node_class.dra_resources for resource in review.gpus.resources)
 
 
 def _obstacle(review: ReviewedPod, name: str, selector: Mapping[str, str]) -> str | None:
     """Return why the API server would refuse the pod with this RuntimeClass: it selects other nodes. None if not."""
-    node_selector = member(review.document["spec"], "nodeSelector", dict, "spec.") or {}
+    node_selector = review.document["spec"].get("nodeSelector") or {}
     for key, value in selector.items():
         if node_selector.get(key, value) != value:
             return f"RuntimeClass {name} selects nodes with {key}={value}, the pod others: {NOT_SET}"
@@ -170,4 +168,4 @@ def _obstacle(review: ReviewedPod, name: str, selector: Mapping[str, str]) -> st
 def _suits_family(review: ReviewedPod, name: str) -> bool:
     """Tell whether the pod asks for GPUs of the vendor that the runtime class is named after, if it is after one."""
     owners = [family for family in review.context.world.knowledge.families.all if name.startswith(family.name)]
-    return not owners or any(family in owners for family in review.families())
+    return not owners or any(family in owners for family in review.families)

@@ -4,31 +4,28 @@
 A template of a workload gets none, because its pods get them (review.py, _is_applied).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
-from app.admission.json_patch import Operation, append, apply
+from app.admission.json_patch import append_all
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, Family
-from app.kube.node_selectors import toleration_covers
+from app.kube.pods import toleration_covers
 from app.policy.match import Ruling
 from app.policy.merge_admission import AdmissionRules
-from app.world.fleet_facts import Taint, fitting_groups
+from app.world.fleet_facts import Taint
 
 Toleration = dict[str, str]
 
 
-def missing_tolerations(review: ReviewedPod) -> list[Toleration]:
-    """List the tolerations that the pod needs and lacks, in a fixed order.
+def missing_tolerations(review: ReviewedPod, node_taints: Set[Taint]) -> list[Toleration]:
+    """List the tolerations that the pod needs for the taints of nodes, and lacks, in a fixed order.
 
     A family's own taint key is tolerated even where no node has the taint now: an autoscaler may add such a node.
     """
-    if not review.rules.tolerate:
-        return []
     present = _present_tolerations(review.document)
-    node_taints = taints_of_fitting_nodes(review)
-    elsewhere = (name for name, _ in review.passthrough_amounts)
-    own_keys = {*review.gpu_resources, *elsewhere, *(family.whole for family in review.families())}
+    elsewhere = (name for name, _ in review.gpus.passthrough)
+    own_keys = {*review.gpus.resources, *elsewhere, *(family.whole for family in review.families)}
     needed: list[Toleration] = []
     for key in _allowed_keys(review):
         taints = {taint for taint in node_taints if taint[0] == key}
@@ -54,8 +51,8 @@ def keys_added_with_nodes(ruling: Ruling, families: Families) -> frozenset[str]:
 
 def _allowed_keys(review: ReviewedPod) -> tuple[str, ...]:
     """List the taint keys that may be tolerated: those of the requested families, and those of the policies."""
-    elsewhere = (name for name, _ in review.passthrough_amounts)
-    return _keys_of(review.families(), (*review.gpu_resources, *elsewhere), review.rules)
+    elsewhere = (name for name, _ in review.gpus.passthrough)
+    return _keys_of(review.families, (*review.gpus.resources, *elsewhere), review.rules)
 
 
 def _keys_of(families: Iterable[Family], resources: Iterable[str], rules: AdmissionRules) -> tuple[str, ...]:
@@ -67,9 +64,7 @@ def taints_of_fitting_nodes(review: ReviewedPod) -> set[Taint]:
     """Collect the taints of the nodes that could serve the pod, now or once other pods are gone."""
     if not review.rules.from_node_taints:
         return set()
-    return {
-        taint for group in fitting_groups(review.ruling.demand, review.context.world.fleet) for taint in group.taints
-    }
+    return {taint for group in review.fitting for taint in group.taints}
 
 
 def _tolerations_for(key: str, taints: Iterable[Taint]) -> Iterator[Toleration]:
@@ -107,21 +102,19 @@ def add_tolerations(review: ReviewedPod) -> Iterator[PodChange]:
     A pod template gets none (review.py drops it, in _is_applied): its pods get them. For a DaemonSet's template that is
     too late, since the controller chooses nodes by the template, as Kueue does its flavor; the user is warned instead.
     """
-    missing = missing_tolerations(review)
-    operations: list[Operation] = []
-    document: Any = review.document
-    for toleration in missing:
-        operations.append(append(document, ("spec", "tolerations"), toleration))
-        document = apply(document, operations[-1:])
-    if operations:
+    if not review.rules.tolerate:
+        return
+    node_taints = taints_of_fitting_nodes(review)
+    if missing := missing_tolerations(review, node_taints):
+        operations = append_all(review.document, ("spec", "tolerations"), missing)
         keys = dict.fromkeys(toleration["key"] for toleration in missing)
         listed = ", ".join(keys)
         problem = f"the template does not tolerate {listed}"
-        if not any(key in keys for key, *_ in taints_of_fitting_nodes(review)):
+        if not any(key in keys for key, *_ in node_taints):
             pass  # no node has the taint now
         elif review.context.form is PodForm.DaemonSet:
             yield PodChange((), problem, f"{problem}: its pods stay off tainted nodes")
         elif review.context.queued and review.rules.queued_templates is None:
             remedy = "add the toleration, or set policy queuedTemplates: Write"
             yield PodChange((), problem, f"{problem}: Kueue gives it no flavor with that taint; {remedy}")
-        yield PodChange(tuple(operations), f"toleration added for {listed}")
+        yield PodChange(operations, f"toleration added for {listed}")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validators: why a GPU pod is refused. `no_idle_gpus`, with the idle threshold, judges the use of its namespace.
 
-The table of all validators is at the end. Privileged containers of pods with a GPU are judged here (`unprivileged`);
-those of pods without one, which reach the node's devices, in device_guard.py.
+The table of all validators is at the end. Those of devices without a request are in device_guard.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,16 +10,15 @@ from functools import lru_cache
 from typing import Any
 
 from app.admission.claim_review import claims_restricted, leaves_to_pods
-from app.admission.device_guard import device_accesses, devices_not_mounted, is_privileged, node_not_reached
+from app.admission.device_guard import devices_asked_for, devices_not_mounted, node_not_reached, unprivileged
 from app.admission.reviewed_pod import PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, is_refused, similar_resources
+from app.kube.pod_object import pod_object
 from app.kube.pod_requests import CORE_MILLI, sum_pod_requests
 from app.kube.pods import Container
 from app.nodes.model import SHARED_UNITS
 from app.policy.demand import Demand
-from app.policy.merge_admission import AdmissionRules
 from app.policy.schema_admission import IDLE_BELOW, Idle
-from app.values.json_members import object_if_any
 from app.values.quantity import parse_quantity, parse_seconds
 from app.values.reasons import Code, Reason, counted, join_with_or, reason
 from app.world.fleet_facts import FleetFacts, fitting_groups
@@ -73,7 +71,7 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
         problem = f"spec.resources of the pod names {name[:63]}, which the API server refuses there"
         yield reason(Code.ResourceNameInvalid, problem)
     for container in review.pod.containers:
-        for name in filter(is_refused, container.resources()):
+        for name in sorted(filter(is_refused, {*container.requests, *container.limits})):
             offered = (
                 resource for group in review.context.world.fleet.node_groups for resource, _ in group.node_class.offered
             )
@@ -85,67 +83,59 @@ def names_valid(review: ReviewedPod) -> Iterator[Reason]:
 
 def pod_level_gpus(document: Mapping[str, Any], families: Families) -> list[str]:
     """List the GPU resources among the resources of the pod itself."""
-    resources = object_if_any(object_if_any(document, "spec"), "resources")
-    names = (name for kind in ("limits", "requests") for name in object_if_any(resources, kind))
+    resources = (document.get("spec") or {}).get("resources") or {}  # read_pod has checked the types
+    names = (name for kind in ("limits", "requests") for name in resources.get(kind) or ())
     gives_gpus = (families.of, families.implicit_class, families.passthrough_family)
     return [name for name in dict.fromkeys(names) if any(known(name) for known in gives_gpus)]
 
 
 def amounts_whole(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse fractions and negative amounts, with the alternative in the message."""
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            for amounts in (container.requests, container.limits):
-                amount = amounts.get(resource)
-                if amount is None:
-                    continue
-                if amount < 0:
-                    yield _container_reason(
-                        container, Code.QuantityNegative, f"asks for a negative amount of {resource}"
-                    )
-                elif amount.denominator != 1 and review.rules.fractional == "Deny":
-                    problem = f"asks for a fraction of {resource}, which Kubernetes gives only as a whole number"
-                    yield _container_reason(container, Code.QuantityFractional, problem)
+    for container, resource in review.gpus.named:
+        for amounts in (container.requests, container.limits):
+            amount = amounts.get(resource)
+            if amount is None:
+                continue
+            if amount < 0:
+                yield _container_reason(container, Code.QuantityNegative, f"asks for a negative amount of {resource}")
+            elif amount.denominator != 1 and review.rules.fractional == "Deny":
+                problem = f"asks for a fraction of {resource}, which Kubernetes gives only as a whole number"
+                yield _container_reason(container, Code.QuantityFractional, problem)
 
 
 def limits_present(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse requests without limits, where the policy denies them."""
     if review.rules.requests_only != "Deny":
         return
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            if resource not in container.limits and container.has_nonzero(resource):
-                problem = f"has {resource} in requests but not in limits{review.rules.by('requests_only')}"
-                yield _container_reason(container, Code.RequestsOnly, problem)
+    for container, resource in review.gpus.named:
+        if resource not in container.limits and container.has_nonzero(resource):
+            problem = f"has {resource} in requests but not in limits{review.rules.by('requests_only')}"
+            yield _container_reason(container, Code.RequestsOnly, problem)
 
 
 def limits_equal_requests(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse requests that differ from limits, where the policy denies them."""
     if review.rules.mismatch != "Deny":
         return
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            both = resource in container.limits and resource in container.requests
-            if both and container.limits[resource] != container.requests[resource]:
-                problem = f"requests another amount of {resource} than its limit{review.rules.by('mismatch')}"
-                yield _container_reason(container, Code.RequestLimitMismatch, problem)
+    for container, resource in review.gpus.named:
+        both = resource in container.limits and resource in container.requests
+        if both and container.limits[resource] != container.requests[resource]:
+            problem = f"requests another amount of {resource} than its limit{review.rules.by('mismatch')}"
+            yield _container_reason(container, Code.RequestLimitMismatch, problem)
 
 
 def not_too_many(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod that asks for more GPUs than the policy allows."""
-    units = sum(amount for _, amount in (*review.gpu_amounts(), *review.passthrough_amounts))
     if review.rules.max_gpus_per_pod is None:
         return
+    units = sum(amount for _, amount in (*review.gpus.amounts, *review.gpus.passthrough))
     if (problem := review.rules.too_many(units, review.ruling.claimed.most, _by_whom(review))) is not None:
         yield problem
 
 
 def _by_whom(review: ReviewedPod) -> str:
     """Name the containers that ask for GPUs, with their amounts; empty for one. Claims belong to the whole pod."""
-    asked = {
-        container.name: sum(-int(-container.requested(name) // 1) for name in review.gpu_resources_of(container))
-        for container in review.pod.containers
-    }
+    asked = {container.name: review.gpus.units_of(container) for container in review.pod.containers}
     shown = [f"{name[:63]} {units}" for name, units in asked.items() if units > 0]
     return f" ({', '.join(shown)})" if len(shown) > 1 else ""
 
@@ -172,7 +162,7 @@ def amounts_per_gpu_in_bounds(review: ReviewedPod) -> Iterator[Reason]:
     bounds = review.rules.per_gpu
     if bounds is None or not (gpus := review.ruling.demand.gpus):
         return
-    requested = dict(sum_pod_requests(review.document["spec"]))
+    requested = dict(sum_pod_requests(pod_object(review.document).spec))
     for resource, unit, least, most in (
         ("cpu", CORE_MILLI, bounds.min_cpu, bounds.max_cpu),
         ("memory", 1, bounds.min_memory, bounds.max_memory),
@@ -195,24 +185,6 @@ def annotations_parse(review: ReviewedPod) -> Iterator[Reason]:
 def policies_agree(review: ReviewedPod) -> Iterator[Reason]:
     """Refuse a pod whose policies and annotations contradict each other."""
     yield from review.ruling.conflicts
-
-
-def devices_asked_for(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse GPUs that are taken through the environment or a mount instead of being requested."""
-    if review.rules.visible_devices != "Deny":
-        return
-    for access in device_accesses(review):
-        yield reason(Code.VisibleDevicesForbidden, access.words + review.rules.by("visible_devices"))
-
-
-def unprivileged(review: ReviewedPod) -> Iterator[Reason]:
-    """Refuse privileged containers in GPU pods, which see every GPU of the node."""
-    if review.rules.privileged != "Deny":
-        return
-    for container in review.pod.containers:
-        if is_privileged(review, container):
-            problem = f"is privileged, which lets it use every GPU of its node{review.rules.by('privileged')}"
-            yield _container_reason(container, Code.PrivilegedGPUPod, problem)
 
 
 def scheduled_by_us(review: ReviewedPod) -> Iterator[Reason]:
@@ -239,14 +211,13 @@ def replicas_not_gpus(review: ReviewedPod) -> Iterator[Reason]:
     demand = review.ruling.demand
     if not any(amount > 1 for _, amount in demand.max_per_container):
         return
-    for container in review.pod.containers:
-        for resource in review.gpu_resources_of(container):
-            amount = container.requested(resource)
-            if amount > 1 and (
-                resource.endswith(".shared") or _always_shared(demand, review.context.world.fleet, resource)
-            ):
-                problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
-                yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
+    for container, resource in review.gpus.named:
+        amount = container.requested(resource)
+        if amount > 1 and (
+            resource.endswith(".shared") or _always_shared(demand, review.context.world.fleet, resource)
+        ):
+            problem = f"asks for {amount} replicas of shared GPUs{review.rules.by('shared_replicas')}"
+            yield _container_reason(container, Code.SharedReplicasAskedAsGPUs, problem)
 
 
 @lru_cache(maxsize=256)
@@ -282,29 +253,27 @@ def _container_reason(container: Container, code: Code, problem: str) -> Reason:
     return reason(code, f"container {container.name[:63]} {problem}")
 
 
-VALIDATOR_RULES: tuple[tuple[Validator, tuple[str, ...]], ...] = (
-    (names_valid, ()),
-    (amounts_whole, ("fractional",)),
-    (limits_present, ("requests_only",)),
-    (limits_equal_requests, ("mismatch",)),
-    (not_too_many, ("max_gpus_per_pod",)),
-    (claims_known, ()),
-    (restricted_claims, ()),
-    (memory_equals_limits, ("memory_requests",)),
-    (amounts_per_gpu_in_bounds, ("per_gpu",)),
-    (annotations_parse, ()),
-    (policies_agree, ()),
-    (devices_asked_for, ("visible_devices",)),
-    (devices_not_mounted, ("visible_devices",)),
-    (node_not_reached, ("privileged",)),
-    (unprivileged, ("privileged",)),
-    (scheduled_by_us, ("bypass", "scheduler_name")),
-    (replicas_not_gpus, ("shared_replicas",)),
-    (no_idle_gpus, ("idle",)),
+VALIDATORS: tuple[Validator, ...] = (
+    names_valid,
+    amounts_whole,
+    limits_present,
+    limits_equal_requests,
+    not_too_many,
+    claims_known,
+    restricted_claims,
+    memory_equals_limits,
+    amounts_per_gpu_in_bounds,
+    annotations_parse,
+    policies_agree,
+    devices_asked_for,
+    devices_not_mounted,
+    node_not_reached,
+    unprivileged,
+    scheduled_by_us,
+    replicas_not_gpus,
+    no_idle_gpus,
 )
-"""All of them run, so that one answer names every reason. Beside each are the fields of AdmissionRules that it
-reads."""
-VALIDATORS = tuple(validator for validator, _ in VALIDATOR_RULES)
+"""All of them run, so that one answer names every reason."""
 
 GUARDS: frozenset[Validator] = frozenset(
     {names_valid, claims_known, restricted_claims, devices_asked_for, devices_not_mounted, node_not_reached}
@@ -319,14 +288,17 @@ OF_AMOUNTS: frozenset[Validator] = frozenset({memory_equals_limits, amounts_per_
 def validators_of(review: ReviewedPod) -> tuple[Validator, ...]:
     """List the validators that apply to the object."""
     if review.context.form is PodForm.Resize:
-        concerned = review.asks_for_gpu or review.passthrough_amounts
+        concerned = review.asks_for_gpu or review.gpus.passthrough
         return tuple(validator for validator in VALIDATORS if validator in OF_AMOUNTS and concerned)
-    if (review.asks_for_gpu or review.passthrough_amounts) and review.context.form is not PodForm.Ephemeral:
+    if (review.asks_for_gpu or review.gpus.passthrough) and review.context.form is not PodForm.Ephemeral:
         return VALIDATORS
     return tuple(validator for validator in VALIDATORS if validator in GUARDS)
 
 
-def validators_under(review: ReviewedPod, rules: AdmissionRules) -> Iterator[Validator]:
-    """List the validators that apply to the object and read a rule in which `rules` differ from those of the review."""
-    chosen, differing = validators_of(review), review.rules_that_differ(rules)
-    return (validator for validator, read in VALIDATOR_RULES if validator in chosen and not differing.isdisjoint(read))
+def run_validators(review: ReviewedPod, milder: ReviewedPod) -> tuple[tuple[Reason, ...], list[str]]:
+    """Run every validator: (reasons to refuse, warnings of what policies that only warn would refuse)."""
+    reasons = tuple(dict.fromkeys(problem for validator in validators_of(review) for problem in validator(review)))
+    if milder is review:
+        return reasons, []
+    warned = (problem for validator in validators_of(milder) for problem in validator(milder))
+    return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]

@@ -6,7 +6,7 @@ show the body of any other answer to the user (docs/reference/control-plane.md#a
 """
 
 import base64
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 
 from app import __version__
 from app.admission.claim_review import is_claim, read_claim
-from app.admission.queued_jobs import review_templates, template_targets_of
+from app.admission.queued_jobs import Review, review_templates, template_targets_of
 from app.admission.review import UNCONCERNED, ReviewResult, mutate, review_claim, validate
 from app.admission.review_targets import ignored_annotations, review_target_of
 from app.admission.reviewed_pod import ReviewContext, denial_message, is_exempt, limited_warnings
@@ -24,7 +24,6 @@ from app.cluster.files import is_policy_file
 from app.kube.api_kinds import API_KINDS
 from app.kube.pod_limits import LONGEST_NAME
 from app.policy.load import MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
-from app.values.computations import finish
 from app.values.errors import MalformedPod, OversizedPod, QuantityError, WireError
 from app.values.json_members import member, object_if_any, strings
 from app.values.reasons import Code, Reason, reason
@@ -45,7 +44,7 @@ MOST_DOUBTS = 10
 
 def is_policy(request: Mapping[str, Any]) -> bool:
     """Tell whether a request is about a kind of object that may hold policies."""
-    resource = member(request, "resource", dict, "request.") or {}
+    resource = request.get("resource") or {}
     kind = (str(resource.get("group") or ""), str(resource.get("resource")))
     return kind in POLICY_HOLDERS and not request.get("subResource")
 
@@ -55,11 +54,10 @@ def judge_policy(request: Mapping[str, Any], core: Core) -> Generator[None, None
 
     Raises MalformedPod for shapes that no API server sends.
     """
-    edited = member(request, "object", dict, "request.")
-    before = member(request, "oldObject", dict, "request.")
+    edited, before = request.get("object"), request.get("oldObject")
     place = f"{request.get('namespace')}/{request.get('name')}"
     operation, mounted = request.get("operation"), f"{core.settings.namespace}/{MOUNTED}"
-    is_config_map = (member(request, "resource", dict, "request.") or {}).get("resource") != GPUPOLICIES[1]
+    is_config_map = (request.get("resource") or {}).get("resource") != GPUPOLICIES[1]
     if operation == "DELETE" and is_config_map and place == mounted:
         return ReviewResult(False, warnings=(DELETED,))
     if edited is None or operation not in ("CREATE", "UPDATE"):
@@ -133,7 +131,6 @@ def _is_labelled(config_map: Mapping[str, Any]) -> bool:
     return strings(metadata, "labels", "object.metadata.").get(POLICY_LABEL) == POLICY_LABEL_VALUE
 
 
-Review = Callable[[Mapping[str, Any], str, Mapping[str, str], ReviewContext], ReviewResult]
 V1 = "admission.k8s.io/v1"
 REVIEWS: Mapping[str, Review] = {"mutate": mutate, "validate": validate}
 
@@ -155,16 +152,8 @@ class Reviewed:
     request: Mapping[str, Any] | None = None
 
 
-def review(body: bytes, verb: str, core: Core) -> Reviewed:
-    """Answer one AdmissionReview in one step. `verb` is mutate or validate.
-
-    Raises WireError for a body that no API server sends.
-    """
-    return finish(review_steps(body, verb, core))
-
-
-def review_steps(body: bytes, verb: str, core: Core) -> Generator[None, None, Reviewed]:
-    """Answer one AdmissionReview: one of a pod in one step, one of a policy in many.
+def review(body: bytes, verb: str, core: Core) -> Generator[None, None, Reviewed]:
+    """Answer one AdmissionReview: one of a pod in one step, one of a policy in many. `verb` is mutate or validate.
 
     Raises WireError for a body that no API server sends.
     """
@@ -174,19 +163,20 @@ def review_steps(body: bytes, verb: str, core: Core) -> Generator[None, None, Re
         if error.status != 413:
             raise
         return _deny_oversized(body, str(error), core)
-    namespace = _text(request, "namespace") or "default"
+    namespace = request.get("namespace") or "default"
     try:
         result = yield from _review_object(request, namespace, verb, core)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"request.object: {error}") from error
     handled, result = result is not None, result or UNCONCERNED
+    name = request.get("name") or _generate_name(request)
     return Reviewed(
         body=encode(_answer(request["uid"], UNCONCERNED if core.settings.shadow else result)),
         result=result,
         handled=handled,
         uid=request["uid"],
         namespace=namespace,
-        name=_text(request, "name") or _generate_name(request),
+        name=name,
         dry_run=request.get("dryRun") is True,
         request=request,
     )
@@ -221,6 +211,10 @@ def _deny_oversized(body: bytes, problem: str, core: Core) -> Reviewed:
     return Reviewed(answer, result, True, identity.uid, identity.namespace, identity.name, dry_run=False)
 
 
+READ_MEMBERS = (("resource", dict), ("object", dict), ("oldObject", dict), ("namespace", str), ("name", str))
+"""The members of an AdmissionRequest that are read without asking for their type again."""
+
+
 def read_envelope(document: Any) -> Mapping[str, Any]:
     """Check the envelope of an AdmissionReview and return its request.
 
@@ -237,6 +231,11 @@ def read_envelope(document: Any) -> Mapping[str, Any]:
         raise WireError(400, "request: got nothing, wants an object")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise WireError(400, "request.uid: got nothing, wants a string")
+    try:
+        for key, kind in READ_MEMBERS:
+            member(request, key, kind, "request.")
+    except MalformedPod as error:
+        raise WireError(400, str(error)) from error
     for key in ("uid", "namespace", "name"):  # the log and the recent decisions hold these
         if isinstance(request.get(key), str) and len(request[key]) > LONGEST_NAME:
             raise WireError(400, f"request.{key}: got {len(request[key])} characters, wants at most {LONGEST_NAME}")
@@ -265,20 +264,21 @@ def _review_object(
             return review_templates(templates, REVIEWS[verb], namespace, labels, context)
         except OversizedPod as error:
             return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
-    context = replace(
-        ReviewContext(core.world()),
+    labels = core.namespace_labels(namespace)
+    context = ReviewContext(
+        core.world(),
         form=subject.form,
         existing_ephemeral=subject.existing_ephemeral,
         old_template=subject.old_template,
         queued=subject.queued,
     )
     try:
-        result = REVIEWS[verb](subject.document, namespace, core.namespace_labels(namespace), context)
+        result = REVIEWS[verb](subject.document, namespace, labels, context)
     except OversizedPod as error:
         return ReviewResult(True, reasons=(reason(Code.ObjectTooLarge, str(error)),))
-    operations = tuple(map(subject.operation_on_object, result.operations))
+    moved = map(subject.operation_on_object, result.operations) if subject.path else result.operations
     warnings = limited_warnings((*ignored, *result.warnings)) if ignored else result.warnings
-    return replace(result, concerned=result.concerned or bool(ignored), operations=operations, warnings=warnings)
+    return replace(result, concerned=result.concerned or bool(ignored), operations=tuple(moved), warnings=warnings)
 
 
 def _review_claim(request: Mapping[str, Any], namespace: str, verb: str, core: Core) -> ReviewResult | None:
@@ -293,27 +293,15 @@ def _review_claim(request: Mapping[str, Any], namespace: str, verb: str, core: C
     return review_claim(claim, verb) if claim is not None else None
 
 
-def _text(request: Mapping[str, Any], key: str) -> str | None:
-    text: str | None = _member(request, key, str)
-    return text
-
-
 def _generate_name(request: Mapping[str, Any]) -> str:
     """Return the generateName of an object, which the log shows if it has no name."""
-    metadata = (_member(request, "object", dict) or {}).get("metadata")
+    metadata = (request.get("object") or {}).get("metadata")
     generate_name = metadata.get("generateName") if isinstance(metadata, dict) else None
     return generate_name[:LONGEST_NAME] if isinstance(generate_name, str) else ""
 
 
-def _member(request: Mapping[str, Any], key: str, kind: type) -> Any:
-    try:
-        return member(request, key, kind, "request.")
-    except MalformedPod as error:
-        raise WireError(400, str(error)) from error
-
-
 def _answer(uid: str, result: ReviewResult) -> dict[str, Any]:
-    response: dict[str, Any] = {"uid": uid, "allowed": result.allowed}
+    response: dict[str, Any] = {"uid": uid, "allowed": not result.reasons}
     if result.operations:
         patch = encode([operation.as_json() for operation in result.operations])
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.admission_routes import review_steps
+from app.api.admission_routes import review
 from app.api.bodies import ADMISSION_LIMIT, BodyReader, extender_limit
 from app.api.decision_line import (
     Decision,
@@ -30,13 +30,13 @@ from app.api.decision_line import (
 )
 from app.api.decision_recorder import Recorder
 from app.api.direct_routes import Answer, DirectRoutes, send_answer
-from app.api.extender_routes import ExtenderAnswer, filter_steps, prioritize_steps
+from app.api.extender_routes import ExtenderAnswer, filter_nodes, prioritize
 from app.api.operations_routes import answer_unknown_routes
-from app.api.preemption import preempt_steps
-from app.api.time_slices import JobQueue
+from app.api.preemption import preempt
 from app.api.tracing import Tracing
 from app.api.wire import status_body
 from app.cluster.core import Core
+from app.cluster.time_slices import JobQueue
 from app.schedulerconfig.write import OTHER_PODS
 from app.telemetry.logs import LOGGER, event
 from app.telemetry.metrics import Metrics
@@ -122,9 +122,9 @@ Steps = Generator[None, None, tuple[bytes, Decision, Request | None]]
 """The steps of an answer; they return its body, its decision, and the AdmissionRequest that a review has read."""
 Answering = Callable[[bytes], Steps]
 EXTENDER_VERBS: tuple[tuple[str, Verb], ...] = (
-    ("filter", filter_steps),
-    ("prioritize", prioritize_steps),
-    ("preempt", preempt_steps),
+    ("filter", filter_nodes),
+    ("prioritize", prioritize),
+    ("preempt", preempt),
 )
 NO_DEADLINE: AbstractAsyncContextManager[object] = nullcontext()
 ADMISSION_VERBS = ("mutate", "validate")
@@ -180,7 +180,7 @@ class WebhookRoutes:
     def admission_route(self, verb: str) -> ASGIApp:
 
         def answer(body: bytes) -> Steps:
-            reviewed = yield from review_steps(body, verb, self._core)
+            reviewed = yield from review(body, verb, self._core)
             decision = decision_of_review(reviewed, self._core)
             self._metrics.policies_matched(decision.policies, decision.result)
             return reviewed.body, decision, reviewed.request

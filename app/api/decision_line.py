@@ -93,7 +93,7 @@ def decision_of_answer(answer: ExtenderAnswer, core: Core) -> Decision:
         pod.namespace if pod else "",
         pod.name if pod else "",
         answer.refused,
-        core.ruling(pod).policies if pod and written else (),
+        core.world().ruling(pod).policies if pod and written else (),
         core.policies.hash,
         asked=answer.asked,
         kept=answer.kept,

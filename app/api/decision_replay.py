@@ -16,6 +16,7 @@ from app.api.extender_routes import filter_nodes, prioritize
 from app.api.preemption import preempt
 from app.api.wire import encode
 from app.cluster.core import Core
+from app.values.computations import finish
 from app.values.errors import BadInput, WireError
 
 EXTENDER_FUNCTIONS = {"filter": filter_nodes, "prioritize": prioritize, "preempt": preempt}
@@ -125,7 +126,7 @@ def _answer_again(line: Line, core: Core) -> dict[str, Any]:
     args = {"Pod": line["pod"]}
     args |= {"NodeNameToMetaVictims": line["victims"]} if "victims" in line else {"NodeNames": line["nodes"]}
     try:
-        answer = EXTENDER_FUNCTIONS[line["verb"]](encode(args), core)
+        answer = finish(EXTENDER_FUNCTIONS[line["verb"]](encode(args), core))
     except WireError as error:
         return {"decision": "error", "reasons": {}, "actions": [str(error)], "answer": ""}
     outcome = "none_fits" if answer.asked and not answer.kept else "answered"

@@ -18,9 +18,9 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.allowed_callers import CONNECTION, SUBJECT
-from app.api.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.api.wire import encode, status_body
 from app.cluster.core import Core
+from app.cluster.time_slices import JOB_SECONDS, RETRY_SECONDS, JobQueue, in_slices
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
@@ -30,7 +30,7 @@ from app.kube.api_kinds import EXPLAIN_VERSION as VERSION
 from app.kube.api_kinds import EXPLANATIONS as RESOURCE
 from app.telemetry.logs import event
 from app.values.errors import BadInput, MalformedPod, WireError
-from app.values.json_members import member
+from app.values.json_members import JSON, member
 from app.world.world import World
 
 
@@ -75,7 +75,6 @@ class Explainer:
 
 
 KIND = "Explanation"
-JSON = "application/json"
 API_VERSION = f"{GROUP}/{VERSION}"
 MOST_OF_A_USER = 2
 """Explanations of one user that are worked on or wait; of nine in all, so that one user cannot take every turn."""

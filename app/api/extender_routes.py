@@ -26,7 +26,6 @@ from app.nodes.model import Node
 from app.nodes.reading import node_of
 from app.placement.engine import judge, total
 from app.placement.ranking import HIGHEST, best_in_turn, best_of_each, best_position, demand_scores
-from app.values.computations import finish
 from app.values.errors import BadInput, WireError
 from app.values.reasons import Code, Reason, reason
 
@@ -84,12 +83,7 @@ class JudgedNodes:
         return replace(self, kept=kept, totals=list(compress(self.totals, left))) if kept else self
 
 
-def filter_nodes(body: bytes, core: Core) -> ExtenderAnswer:
-    """Answer filter in one step; see `filter_steps`."""
-    return finish(filter_steps(body, core))
-
-
-def filter_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
+def filter_nodes(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer filter: which nodes fit, and why the others do not. Names take one step, whole nodes many.
 
     Raises WireError 400 and 413.
@@ -276,12 +270,7 @@ def _filter_body(answer: Mapping[str, Any], failed: Mapping[str, str], unresolva
     return encode({**answer, "FailedNodes": failed, "FailedAndUnresolvableNodes": unresolvable, "Error": ""})
 
 
-def prioritize(body: bytes, core: Core) -> ExtenderAnswer:
-    """Answer prioritize in one step; see `prioritize_steps`."""
-    return finish(prioritize_steps(body, core))
-
-
-def prioritize_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
+def prioritize(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer prioritize: an integer 0..10 per node, 10 for the best; all 0 while the state is not synced.
 
     Of `other_pods` those with claims get 0 for each node of a shortlist, among which kube-scheduler chooses by itself.

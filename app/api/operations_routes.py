@@ -17,6 +17,7 @@ from app.api.tracing import Tracing, untraced
 from app.api.wire import encode, status_body
 from app.cluster.core import Core
 from app.telemetry.metrics import Metrics
+from app.values.json_members import JSON
 
 Health = dict[str, Any]
 Ask = Callable[[Callable[[], Health]], Awaitable[Health]]
@@ -74,9 +75,6 @@ class MetricsText:
             self._left -= 1.0
             self._text = self._render()
         return self._text
-
-
-JSON = "application/json"
 
 
 def create_ops_app(core: Core, metrics: Metrics, ask: Ask = call_here) -> FastAPI:

@@ -18,7 +18,6 @@ from app.api.extender_routes import (
 from app.api.wire import check_bulk, decode_preemption_args, encode, member_folded, read_asked
 from app.cluster.core import Core
 from app.placement.engine import helpful_candidates
-from app.values.computations import finish
 from app.values.errors import WireError
 
 MOST_CANDIDATES = 5_000
@@ -58,12 +57,7 @@ def _victim_uid(pod: Any, where: str) -> str:
     return uid
 
 
-def preempt(body: bytes, core: Core) -> ExtenderAnswer:
-    """Answer preempt in one step; see `preempt_steps`."""
-    return finish(preempt_steps(body, core))
-
-
-def preempt_steps(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
+def preempt(body: bytes, core: Core, other_pods: bool = False) -> Generator[None, None, ExtenderAnswer]:
     """Answer preempt: the candidates on which evicting the given victims lets the pod run.
 
     The answer always has NodeNameToMetaVictims (docs/reference/control-plane.md#preemption-of-the-scheduler). Raises

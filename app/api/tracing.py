@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.api.decision_line import Decision
-from app.schedulerconfig.write import OTHER_PODS
+from app.schedulerconfig.verify import EXTENDER_ROUTES
 from app.telemetry.logs import FINISH_SECONDS, REPLICA
 from app.values.errors import BadInput
 
 if TYPE_CHECKING:
     from fastapi.telemetry import TelemetryConfig
 
-_EXTENDERS = ("/scheduler", f"/scheduler/{OTHER_PODS}")
 _VERBS = ("filter", "prioritize", "preempt")
-ROUTES = frozenset({"/mutate", "/validate", *(f"{prefix}/{verb}" for prefix in _EXTENDERS for verb in _VERBS)})
+ROUTES = frozenset({"/mutate", "/validate", *(f"{prefix}/{verb}" for prefix in EXTENDER_ROUTES for verb in _VERBS)})
 REMEDY = "pip install 'gpu-usher[tracing]', or build the image with LOCK=requirements-tracing.lock"
 ADDRESSES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")

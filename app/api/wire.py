@@ -17,8 +17,9 @@ import msgspec
 
 from app.intree.soft_constraints import SoftConstraints, read_soft_constraints
 from app.kube.objects import NodeObject
-from app.kube.pod_limits import LONGEST_NAME, OWNERS, STATUS
-from app.kube.pods import TOKEN_VOLUME, Pod, read_pod
+from app.kube.pod_limits import LONGEST_NAME
+from app.kube.pod_object import Owner, PodStatus, pod_object
+from app.kube.pods import TOKEN_VOLUME, Pod, pod_of
 from app.values.errors import MalformedPod, QuantityError, WireError
 
 DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
@@ -182,7 +183,8 @@ def decode_asked_pod(raw: bytes) -> tuple[Pod, SoftConstraints]:
     if not isinstance(document, dict):
         raise WireError(400, "Pod: got no object, wants a Pod")
     try:
-        return read_pod(document), read_soft_constraints(document)
+        pod = pod_object(document)
+        return pod_of(pod), read_soft_constraints(pod)
     except (MalformedPod, QuantityError) as error:
         raise WireError(400, f"Pod: {error}") from error
 
@@ -279,8 +281,8 @@ class _PodParts(msgspec.Struct):
 
 
 _PARTS = msgspec.json.Decoder(_PodParts)
-_OWNERS = msgspec.json.Decoder(OWNERS | None)
-_STATUS = msgspec.json.Decoder(STATUS | None)
+_OWNERS = msgspec.json.Decoder(tuple[Owner, ...] | None)
+_STATUS = msgspec.json.Decoder(PodStatus | None)
 
 
 class PodTemplates:
@@ -318,10 +320,10 @@ def _parts(body: bytes) -> _PodParts | None:
     try:
         parts: _PodParts = _PARTS.decode(body)
         _OWNERS.decode(parts.metadata.owner_references)
-        status: Any = _STATUS.decode(parts.status)
+        status: PodStatus | None = _STATUS.decode(parts.status)
     except DECODE_ERRORS:
         return None
-    parts.nominated = status.nominatedNodeName if status else None
+    parts.nominated = status.nominated_node_name if status else None
     names = (parts.metadata.name, parts.metadata.generate_name, parts.metadata.namespace, parts.metadata.uid)
     return None if any(name and len(name) > LONGEST_NAME for name in names) else parts
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher certs`: issues, rotates and shows serving certificates; keeps those of a cluster."""
 
+import asyncio
 import base64
 import ssl
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from rich.markup import escape
 from app.cli.output import Output, show
 from app.cli.probes import ProbePort, run_controller
 from app.cli.source import ClusterOptions, OwnNamespace, refuse_several
+from app.cluster.apiserver import MERGE, ApiServer, read_object
 from app.telemetry.logs import now
 from app.tls.authority import LOCAL_NAMES, service_names
 from app.tls.ca_rotation import WAIT_SECONDS
 from app.tls.certificate_report import CertificateTexts, DescribedCertificate, describe, problems
 from app.tls.controller import ROTATE, Controller, Names
-from app.tls.kube_objects import MERGE, KubeClient
 from app.tls.pem import read_bundle, read_certificate, read_file
 from app.tls.serving_certificates import issue_if_needed
 from app.values.errors import ApiError, BadInput
@@ -66,11 +67,14 @@ def rotate(
         issue_if_needed(folder, now(), rotate=True)
         print(f"{folder}/ca.crt has a new CA beside the old; `serve`, or `certs issue` after a minute, does the rest")
         return
-    kube = KubeClient(cluster.load())
-    path = Names(namespace).secret("ca")
+    load, change = cluster.load(), {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}
+
+    async def request() -> None:
+        async with ApiServer(load) as server:
+            await server.patch(Names(namespace).secret("ca"), change, MERGE)
+
     with cluster.telling():
-        kube.patch(path, {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}, MERGE)
-    kube.close()
+        asyncio.run(request())
     print("requested: the controller creates a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
@@ -114,9 +118,10 @@ def controller(
     probe_port: ProbePort = None,
 ) -> None:
     """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
-    kube = KubeClient(cluster.load())
+    server = ApiServer(cluster.load())
     names = Names(namespace, service, tuple(name or ()))
-    run_controller(Controller(kube, names, now, wait_seconds=wait_seconds), kube, probe_port)
+    keeper = Controller(server, names, now, wait_seconds=wait_seconds)
+    run_controller(keeper, server, probe_port, keeper.end)
 
 
 def _files(folder: Path) -> CertificateTexts:
@@ -126,10 +131,8 @@ def _files(folder: Path) -> CertificateTexts:
 
 def _secret(cluster: ClusterOptions, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
-    kube = KubeClient(cluster.load())
     with cluster.telling():
-        secret = kube.read(path)
-    kube.close()
+        secret = asyncio.run(read_object(cluster.load(), path))
     if secret is None:
         raise ApiError(404, f"Secret {namespace}/{name} is not there, wants one of type kubernetes.io/tls")
     try:

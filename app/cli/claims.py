@@ -4,10 +4,9 @@
 The controller creates the templates in the namespaces that let it.
 """
 
+import asyncio
 import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,25 +31,23 @@ from app.cli.source import (
     read_live,
     state_of,
 )
+from app.cluster.apiserver import ApiServer
 from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import event
-from app.tls.kube_objects import CONFLICT, KubeClient
-from app.values.errors import ApiError, UsherError
-from app.values.json_members import member
+from app.values.errors import CONFLICT, FORBIDDEN, ApiError, UsherError
+from app.values.json_members import JSONObject, member
 from app.world.state import State
 from app.world.world import world_of
-
-Object = Mapping[str, Any]
 
 
 @dataclass
 class Templates:
     """Templates by namespace and name, with the objects that need them; and the objects that have no equivalent."""
 
-    by_key: dict[tuple[str, str], Object] = field(default_factory=dict)
+    by_key: dict[tuple[str, str], JSONObject] = field(default_factory=dict)
     needed_by: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     without: dict[str, list[str]] = field(default_factory=dict)
 
@@ -72,7 +69,7 @@ class Templates:
 
 
 def templates_for(
-    objects: Iterable[Object], namespace: str, state: State, policies: PolicySet, always: bool = True
+    objects: Iterable[JSONObject], namespace: str, state: State, policies: PolicySet, always: bool = True
 ) -> Templates:
     """Collect the templates for the unfinished Pods, and the workloads, among objects.
 
@@ -103,7 +100,6 @@ STUCK_SECONDS = 600.0
 """Without a finished turn for so long the loop counts as stuck: 50,000 pods take about a minute to read."""
 MOST_CREATED = 100
 """Templates that one turn makes, so that a mistake in a policy does not fill etcd at once. A guess."""
-FORBIDDEN = 403
 
 
 class TemplateKeeper:
@@ -113,64 +109,52 @@ class TemplateKeeper:
     which is fine.
     """
 
+    stuck_seconds = STUCK_SECONDS
+
     def __init__(
-        self, read: Callable[[], Objects], kube: KubeClient, policies: Path | None, turn_seconds: float = TURN_SECONDS
+        self, read: Callable[[], Objects], server: ApiServer, policies: Path | None, turn_seconds: float = TURN_SECONDS
     ) -> None:
         self._read = read
-        self._kube = kube
+        self._server = server
         self._policies = policies
         self._turn_seconds = turn_seconds
-        self._turn_ended = time.monotonic()
-        self._problem = "no run has completed yet"
 
-    def run(self, stop: threading.Event) -> None:
-        """Run turns until `stop` is set."""
-        while not stop.is_set():
-            try:
-                self.turn()
-                self._problem = ""
-            except UsherError as error:
-                self._problem = str(error)
-                event("templates not maintained", logging.WARNING, error=self._problem)
-            self._turn_ended = time.monotonic()
-            stop.wait(self._turn_seconds)
+    async def try_turn(self) -> tuple[str, float]:
+        """Take a turn; return its problem and the seconds to the next."""
+        try:
+            await self._turn()
+        except UsherError as error:
+            event("templates not maintained", logging.WARNING, error=str(error))
+            return str(error), self._turn_seconds
+        return "", self._turn_seconds
 
-    def turn(self) -> int:
-        """Make the templates that are missing now, and return how many were made.
+    async def _turn(self) -> None:
+        """Make the templates that are missing now.
 
         Raises ApiError, MalformedPod, QuantityError, PolicyError.
         """
-        objects = self._read()
+        objects = await asyncio.to_thread(self._read)
         state = state_of(objects)
         rules = policies_in(objects, self._policies, state)
         templates = templates_for(objects, "default", state, rules, always=False).by_key
         missing = [template for _, template in sorted(templates.items()) if not state.devices.has_template(template)]
         version = state.devices.dra.served_version
-        return sum(self._create(in_version(template, version), version) for template in missing[:MOST_CREATED])
+        for template in missing[:MOST_CREATED]:
+            await self._create(in_version(template, version), version)
 
-    def _create(self, template: dict[str, Any], version: str) -> bool:
+    async def _create(self, template: dict[str, Any], version: str) -> None:
         """Make one template; one that exists with other content, or in a namespace where we have no right, is
         logged."""
         where, name = template["metadata"]["namespace"], template["metadata"]["name"]
         path = f"{TEMPLATE_KIND.group_path}/{version}/namespaces/{where}/{TEMPLATE_KIND.plural}"
         try:
-            self._kube.create(path, template)
+            await self._server.create(path, template)
         except ApiError as error:
             if error.status not in (CONFLICT, FORBIDDEN):
                 raise
             event("template not created", logging.WARNING, namespace=where, template=name, error=str(error))
-            return False
+            return
         event("template created", namespace=where, template=name)
-        return True
-
-    def alive(self) -> tuple[bool, str]:
-        """Tell whether turns end, even with errors."""
-        silent = time.monotonic() - self._turn_ended
-        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no run has completed for {silent:.0f} s"
-
-    def ready(self) -> tuple[bool, str]:
-        """Tell whether the last turn succeeded, and the problem if not."""
-        return not self._problem, self._problem
 
 
 def controller(
@@ -185,13 +169,12 @@ def controller(
     It makes templates in the namespaces where its account may, and changes and deletes nothing. The first pods of a
     workload are admitted as they are, and those that are created after its template claim.
     """
-    kube = KubeClient(cluster.load())
+    server = ApiServer(cluster.load())
 
     def read() -> Objects:
         return read_live(cluster, FLEET, (*DRA, *POLICY_KINDS))
 
-    keeper = TemplateKeeper(read, kube, policies, turn_seconds)
-    run_controller(keeper, kube, probe_port)
+    run_controller(TemplateKeeper(read, server, policies, turn_seconds), server, probe_port)
 
 
 def claim_templates(

@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.admission.review import has_our_scheduler
+from app.admission.reviewed_pod import has_our_scheduler
+from app.cli.certs import ADDRESS_SECONDS
 from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
@@ -24,14 +25,14 @@ from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.kubeconfig import Load
-from app.cluster.slipped_pods import PolicyView, slip_of
+from app.cluster.slipped_pods import slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
-from app.doctor.device_checks import ExaminedDevices, examine_devices
+from app.doctor.device_checks import examine_devices
 from app.doctor.extender_need import ExtenderNeed, extender_need, kinds_of_pods, need_record
-from app.doctor.fleet_checks import ExaminedFleet, Finding, FindingLevel, advice, by_urgency, examine, problem
+from app.doctor.fleet_checks import Finding, FindingLevel, advice, by_urgency, examine, problem
 from app.doctor.held_gpus import (
     examine_held,
     pods_that_fail_to_start,
@@ -40,7 +41,7 @@ from app.doctor.held_gpus import (
     refused_pods,
     with_pods,
 )
-from app.doctor.node_states import NOT_READY, DatedNodes, examine_node_states, is_outage, read_ages
+from app.doctor.node_states import NOT_READY, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.webhook_checks import GUARD, Webhook, pod_to_try, webhooks
 from app.explain.explanation import GangVerdict
@@ -60,10 +61,8 @@ from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
 from app.world.scheduling_groups import gang_of_pod
 from app.world.state import State
-from app.world.world import RulingCache, world_of
+from app.world.world import World, world_of
 
-ADDRESS_SECONDS = 10.0
-"""Limit of one TLS handshake with a webhook that has a URL."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
 """Names in deploy/components/second-scheduler and deploy/base."""
@@ -72,7 +71,7 @@ _HOST = re.compile(r"urlPrefix:[\s\"']*https?://([^/:\s\"']+)", re.ASCII)
 
 
 def examine_live(
-    load: Load, survey: ClusterObjects, state: State, policies: PolicySet, namespace: str, config: Path | None
+    load: Load, cluster: ExaminedCluster, survey: ClusterObjects, namespace: str, config: Path | None
 ) -> list[Finding]:
     """Run the checks of a live cluster, with a GPU pod by dry run, and of its scheduler's configuration.
 
@@ -81,10 +80,8 @@ def examine_live(
     hosts = tuple(
         host for _, text in _configurations(survey.objects.get("ConfigMap", ()), config) for host in _HOST.findall(text)
     )
-    cluster = ExaminedCluster(
-        knowledge=state.knowledge,
-        objects={kind: tuple(items) for kind, items in survey.objects.items()},
-        nodes=tuple(state.nodes.values()),
+    cluster = replace(
+        cluster,
         refused=dict(survey.refused),
         version=survey.version,
         ahead_seconds=survey.ahead_seconds,
@@ -93,17 +90,9 @@ def examine_live(
         extender_hosts=hosts,
     )
     certificates = tuple(_certificates(cluster, survey, now()))
-    slipped = tuple(_slipped(survey, state, policies))
+    slipped = tuple(_slipped(survey, cluster.world))
     tried = asyncio.run(try_gpu_pod(load, *pod_to_try(cluster)))
-    cluster = replace(cluster, certificates=certificates, slipped=slipped, tried=tried)
-    findings = examine_cluster(replace(cluster, runtime_classes=runtime_class_names(policies)))
-    scheduler = examine_scheduler(survey.objects.get("ConfigMap", ()), state, policies, config)
-    return [*findings, *scheduler]
-
-
-def runtime_class_names(policies: PolicySet) -> tuple[str, ...]:
-    """List the values of runtimeClassName of all policies, sorted."""
-    return tuple(sorted({name for policy in policies.policies if (name := policy.spec.admission.runtime_class_name)}))
+    return list(examine_cluster(replace(cluster, certificates=certificates, slipped=slipped, tried=tried)))
 
 
 def _certificates(cluster: ExaminedCluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
@@ -185,14 +174,9 @@ def _policy_source(text: str, documents: Sequence[Mapping[str, Any]], namespace:
     return file if " " in file else f"Namespace {namespace}"
 
 
-def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Iterator[SlippedReport]:
+def _slipped(survey: ClusterObjects, world: World) -> Iterator[SlippedReport]:
     """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
-    rulings = RulingCache()
-    policy_view = PolicyView(
-        lambda pod: rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state),
-        lambda: policies,
-        lambda: True,
-    )
+    state = world.state
     for document in survey.objects.get("Pod", ()):
         metadata: dict[str, Any] = document.get("metadata") or {}
         usage = state.allocations.get(metadata.get("uid", ""))
@@ -200,7 +184,7 @@ def _slipped(survey: ClusterObjects, state: State, policies: PolicySet) -> Itera
         if node is None:
             continue
         try:
-            slipped_pod = slip_of(read_pod(document), node, state, policy_view)
+            slipped_pod = slip_of(read_pod(document), node, world)
         except BadInput:
             continue  # not readable as a Pod of today's API; it runs
         if slipped_pod is not None:
@@ -266,49 +250,47 @@ def doctor(
     objects = [] if fleet.live else fleet.read()
     state = state_of(objects)
     survey = _survey(fleet, namespace, state) if fleet.live else None
-    pods = [document for document in objects if document.get("kind") == "Pod"]
-    pods += survey.objects.get("Pod", ()) if survey is not None else ()
+    read = {} if survey is None else {kind: tuple(items) for kind, items in survey.objects.items()}
+    pods = [document for document in objects if document.get("kind") == "Pod"] + list(read.get("Pod", ()))
     nodes = tuple(state.nodes.values())
     source = find_source(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
     idle = PrometheusOptions(prometheus).idle(state)
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
-        health = asyncio.run(poll_once(source, state.knowledge)) if source else {}
-        configured = {kind: tuple(items) for kind, items in survey.objects.items()} if survey is not None else {}
-        guard = any(hook.name == GUARD for hook in webhooks(ExaminedCluster(state.knowledge, configured)))
-        machines = tuple(node for node in nodes if not state.knowledge.evidence.is_other(node.labels, virtual=True))
-        examined = ExaminedFleet(machines, health, frozenset(state.overrun), cpu_guard=guard)
-        documents = survey.objects.get("Node", ()) if survey is not None else objects
-        states = examine_node_states(
-            DatedNodes(
-                nodes,
-                now().timestamp(),
-                read_ages(documents),
-                tuple(state.waiting_pods()),
-                state.knowledge.evidence.schedulers_without_gpus,
-            )
-        )
-        failing = pods_that_fail_to_start(pods, state.knowledge)
-        findings = (*states, *failing, *examine(with_pods(examined, pods, state.knowledge)))
-        findings = (*findings, *examine_devices(ExaminedDevices(state.nodes, state.devices.dra.current)))
-        families, limits = state.knowledge.families, state.admission_objects
-        findings = (*findings, *quotas_that_count_nothing(limits, families), *refused_pods(objects, families))
-        findings = (*findings, *examine_held(read_held_gpus(pods, state.knowledge, idle)))
-        read = {} if survey is None else survey.objects
         stored = [{"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in read.get(kind, ())] or objects
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
-        findings = (*findings, *_gangs_that_wait(_gang_verdicts(state, policies)))
+        cluster = ExaminedCluster(
+            world_of(state, policies),
+            read,
+            health=asyncio.run(poll_once(source, state.knowledge)) if source else {},
+            now=now().timestamp(),
+            since=read_ages(read.get("Node", ()) or objects),
+        )
+        cluster = with_pods(replace(cluster, cpu_guard=any(hook.name == GUARD for hook in webhooks(cluster))), pods)
+        states = examine_node_states(cluster)
+        findings = (
+            *states,
+            *pods_that_fail_to_start(pods, state.knowledge),
+            *examine(cluster),
+            *examine_devices(cluster.world),
+            *quotas_that_count_nothing(state.admission_objects, state.knowledge.families),
+            *refused_pods(objects, state.knowledge.families),
+            *examine_held(read_held_gpus(pods, state.knowledge, idle)),
+            *_gangs_that_wait(_gang_verdicts(cluster.world)),
+        )
         if survey is not None:
-            live = examine_live(fleet.load(), survey, state, policies, namespace, scheduler_config)
-            findings = (*live, *unreadable, *findings)
+            live = examine_live(fleet.load(), cluster, survey, namespace, scheduler_config)
+            scheduler = examine_scheduler(read.get("ConfigMap", ()), state, policies, scheduler_config)
+            findings = (*live, *scheduler, *unreadable, *findings)
         else:
-            wanted = frozenset(runtime_class_names(policies))
-            classes = examine_runtime_classes(nodes, state.runtime_classes, wanted, state.knowledge)
+            classes = examine_runtime_classes(
+                nodes, state.runtime_classes, cluster.runtime_class_names(), state.knowledge
+            )
             config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
             scheduler = examine_scheduler(config_maps, state, policies, None)
             findings = (*unreadable, *scheduler, *findings, *classes)
-        need = examined_need(pods, policies, state, bool(health))
+        need = examined_need(pods, cluster.world, bool(cluster.health))
     findings = by_urgency(findings, NOT_READY if is_outage(states, nodes) else "")
     summary = summary_of(nodes, state.knowledge.families)
     answer = (*findings, *need_record(need))
@@ -326,32 +308,30 @@ def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
             yield advice("GangDoesNotFit", text, remedy, verdict.gang)
 
 
-def _gang_verdicts(state: State, policies: PolicySet) -> Iterator[GangVerdict]:
+def _gang_verdicts(world: World) -> Iterator[GangVerdict]:
     """Place the waiting pods of each gang in turn."""
-    snapshot = world_of(state, policies)
+    state = world.state
     for members in state.pending_pods.gangs().values():
         document = next(iter(members.values())).document
         gang = gang_of_pod(state, read_pod(document), document) if document else None
-        verdict = finish(gang_verdict(gang, snapshot, live=True)) if gang else None
+        verdict = finish(gang_verdict(gang, world, live=True)) if gang else None
         if verdict is not None:
             yield verdict
 
 
-def examined_need(
-    documents: Iterable[Mapping[str, Any]], policies: PolicySet, state: State, health_reported: bool
-) -> ExtenderNeed:
+def examined_need(documents: Iterable[Mapping[str, Any]], world: World, health_reported: bool) -> ExtenderNeed:
     """Tell what only the extender serves for the GPU pods and policies of a cluster."""
-    rulings, pods = RulingCache(), []
+    pods = []
     for document in documents:
         try:
             pod = read_pod(document)
         except BadInput:
             continue
-        ruling = rulings.of(pod, state.namespaces.labels(pod.namespace), policies, state)
-        if has_our_scheduler(pod, ruling, policies):
+        ruling = world.ruling(pod)
+        if has_our_scheduler(pod, ruling, world.policies):
             pods.append((pod, ruling))
-    nodes = tuple(state.nodes.values())
-    kinds = kinds_of_pods(pods, policies, nodes, state.fleet(), state.knowledge)
+    nodes = tuple(world.nodes.values())
+    kinds = kinds_of_pods(pods, world.policies, nodes, world.fleet, world.knowledge)
     return extender_need(kinds, nodes, health_reported)
 
 

@@ -5,22 +5,21 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import msgspec
 
-from app.cluster.apiserver import ApiServer
+from app.cluster.apiserver import LIST_SECONDS, ApiServer
 from app.cluster.kubeconfig import Load
 from app.cluster.listing import list_kind
 from app.doctor.cluster_objects import ExaminedCluster, GPUPodTried
 from app.doctor.operand_checks import JOB_KINDS
 from app.doctor.webhook_checks import MUTATING, VALIDATING, webhooks
-from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
 from app.kube.pods import DECISION
-from app.values.errors import ApiError
+from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError
+from app.values.json_members import Object
+from app.world.world import World
 
-Object = dict[str, Any]
 EXAMINED = (
     *FLEET,
     "ResourceQuota",
@@ -43,6 +42,8 @@ EXAMINED = (
 SECRET = "gpu-usher-tls"
 DEFINITION = f"{API_KINDS['GPUPolicy'].plural}.{API_KINDS['GPUPolicy'].group}"
 UNREACHABLE = "API server"
+DRY_RUN = {"dryRun": "All", "timeout": "30s"}
+"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
 UNDECIDED = (500, 504)
 """The API server could not call a webhook, or did not get its answer in time; a decision has another status."""
 
@@ -76,8 +77,8 @@ async def survey_cluster(
 
     `keep_pod` tells whether to keep a pod, since 50,000 whole pods are gigabytes. `report` is called for each kind.
     """
-    server, survey = ApiServer(load), ClusterObjects()
-    try:
+    survey = ClusterObjects()
+    async with ApiServer(load) as server:
         await _read_version(server, survey, now)
         if survey.reached:
             served = await _served_groups(server, survey)
@@ -91,25 +92,21 @@ async def survey_cluster(
             report("asking for rights and the certificate")
             await _ask_rights(server, survey, namespace)
             await _read_certificate(server, survey, namespace)
-    finally:
-        await server.close()
     return survey
 
 
-async def survey_webhooks(load: Load, knowledge: Knowledge) -> ExaminedCluster:
+async def survey_webhooks(load: Load, world: World) -> ExaminedCluster:
     """Read the webhook configurations, and the EndpointSlices of the namespace of ours, as far as the user may."""
-    server, survey = ApiServer(load), ClusterObjects()
-    try:
+    survey = ClusterObjects()
+    async with ApiServer(load) as server:
         for kind in (MUTATING, VALIDATING):
             await _list(server, survey, kind, "", None)
-        cluster = ExaminedCluster(knowledge, {kind: tuple(items) for kind, items in survey.objects.items()})
+        cluster = ExaminedCluster(world, {kind: tuple(items) for kind, items in survey.objects.items()})
         clients = (webhook.spec.get("clientConfig") or {} for webhook in webhooks(cluster) if webhook.ours)
         if service := next((client["service"] for client in clients if client.get("service")), None):
             await _list(server, survey, "EndpointSlice", service["namespace"], None)
         objects = {kind: tuple(items) for kind, items in survey.objects.items()}
         return replace(cluster, objects=objects, namespace=(service or {}).get("namespace", ""))
-    finally:
-        await server.close()
 
 
 async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable[[], dt.datetime]) -> None:
@@ -118,7 +115,7 @@ async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable
         body, date = await server.version()
         survey.version = str(msgspec.json.decode(body).get("gitVersion", ""))
     except ApiError as error:
-        survey.reached = error.status == 403  # the API server has answered; other requests may be allowed
+        survey.reached = error.status == FORBIDDEN  # the API server has answered; other requests may be allowed
         survey.refused[UNREACHABLE] = str(error)
         return
     except (msgspec.DecodeError, AttributeError) as error:
@@ -137,9 +134,9 @@ async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable
 async def _served_groups(server: ApiServer, survey: ClusterObjects) -> set[str] | None:
     """Return the served API groups; None if unknown. A request for a group not served may get 403 as well."""
     try:
-        groups = msgspec.json.decode(await server.get("/apis", {})).get("groups") or ()
+        groups = (await server.read("/apis") or {})["groups"] or ()
         return {"", *(group["name"] for group in groups)}
-    except (ApiError, msgspec.DecodeError, KeyError) as error:
+    except (ApiError, KeyError) as error:
         survey.refused["API groups"] = str(error)
         return None
 
@@ -150,7 +147,7 @@ async def _list(
     try:
         survey.objects[kind] = await list_kind(server, kind, namespace, keep)
     except ApiError as error:
-        if error.status != 404:
+        if error.status != NOT_FOUND:
             survey.refused[kind] = str(error)
 
 
@@ -158,8 +155,8 @@ async def _ask_rights(server: ApiServer, survey: ClusterObjects, namespace: str)
     user = f"system:serviceaccount:{namespace}:gpu-usher"
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
     try:
-        status = msgspec.json.decode(await server.rules(user, groups, namespace)).get("status") or {}
-    except (ApiError, msgspec.DecodeError) as error:
+        status = (await server.rules(user, groups, namespace)).get("status") or {}
+    except ApiError as error:
         survey.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = str(error)
         return
     survey.rules = status.get("resourceRules") or []
@@ -184,10 +181,9 @@ async def _read_certificate(server: ApiServer, survey: ClusterObjects, namespace
 async def _read_object(server: ApiServer, survey: ClusterObjects, path: str, shown: str) -> Object:
     """Read one object; empty if there is none, or if it cannot be read, which is noted under the name `shown`."""
     try:
-        return msgspec.json.decode(await server.get(path, {}), type=Object)
-    except (ApiError, msgspec.DecodeError) as error:
-        if not (isinstance(error, ApiError) and error.status == 404):
-            survey.refused[shown] = str(error)
+        return await server.read(path) or {}
+    except ApiError as error:
+        survey.refused[shown] = str(error)
         return {}
 
 
@@ -203,11 +199,10 @@ async def try_gpu_pod(load: Load, namespace: str, resource: str) -> GPUPodTried 
     container = {"name": "main", "image": "none", "resources": {"limits": limits}, "securityContext": own}
     spec = {"securityContext": shared, "containers": [container]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "gpu-usher-doctor-"}, "spec": spec}
-    server = ApiServer(load)
-    try:
-        body = await server.create_dry_run(f"/api/v1/namespaces/{namespace}/pods", pod)
-        return GPUPodTried(namespace, reviewed=DECISION.encode() in body)
-    except ApiError as error:
-        return GPUPodTried(namespace, str(error)) if error.status in UNDECIDED else None
-    finally:
-        await server.close()
+    async with ApiServer(load) as server:
+        try:
+            created = await server.create(f"/api/v1/namespaces/{namespace}/pods", pod, DRY_RUN, LIST_SECONDS)
+        except ApiError as error:
+            return GPUPodTried(namespace, str(error)) if error.status in UNDECIDED else None
+    annotations = (created.get("metadata") or {}).get("annotations") or {}
+    return GPUPodTried(namespace, reviewed=DECISION in annotations)

@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.claims import FORBIDDEN
 from app.cli.doctor_survey import survey_webhooks
 from app.cli.explain_text import print_explanation
 from app.cli.explained_objects import (
@@ -33,7 +31,6 @@ from app.cli.image import Registry, read_images
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
-    NOT_FOUND,
     POLICY_KINDS,
     Fleet,
     Namespace,
@@ -47,24 +44,24 @@ from app.cli.source import (
     state_of,
 )
 from app.cli.usage import PrometheusOptions
-from app.cluster.apiserver import ApiServer
+from app.cluster.apiserver import LIST_SECONDS, ApiServer, read_object
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
-from app.cluster.kubeconfig import Load
+from app.cluster.kubeconfig import Load, service_at
 from app.cluster.snapshot import bound_volumes
 from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
 from app.doctor.replica_checks import creation_now
-from app.doctor.webhook_checks import NAMESPACE_NAME
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.knowledge.workload_templates import Workloads
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
 from app.kube.existing_pods import existing_pods_of
+from app.policy.problems import NAMESPACE_NAME
 from app.schedulerconfig.verify import managed_by_scheduler
-from app.tls.kube_objects import KubeClient
 from app.values.computations import finish
-from app.values.errors import ApiError, BadInput
+from app.values.errors import FORBIDDEN, ApiError, BadInput
+from app.values.json_members import JSONObject
 from app.values.reasons import counted
 from app.world.state import State
 from app.world.world import World, world_of
@@ -77,9 +74,9 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
     """
     if refused.status != FORBIDDEN:
         raise refused
-    kube, path = KubeClient(load), f"/apis/{EXPLAIN_GROUP}/{EXPLAIN_VERSION}"
+    path = f"/apis/{EXPLAIN_GROUP}/{EXPLAIN_VERSION}/namespaces/{namespace}/{EXPLANATIONS}/{name}"
     try:
-        document: Any = kube.read(f"{path}/namespaces/{namespace}/{EXPLANATIONS}/{name}")
+        document = asyncio.run(read_object(load, path))
         if document is not None:
             return msgspec.convert(document["explanation"], Explanation)
         reason = "the cluster does not serve explanations, or there is no such pod"
@@ -89,8 +86,6 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
         reason = "you may not get explanations either"
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         raise ApiError(None, f"explanation of {namespace}/{name}: of another version of gpu-usher: {error}") from error
-    finally:
-        kube.close()
     raise ApiError(
         FORBIDDEN,
         f"you may not read nodes, and {reason}: `kubectl describe pod {name} -n {namespace}` shows gpu-usher's Event; "
@@ -98,7 +93,6 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
     ) from refused
 
 
-Object = Mapping[str, Any]
 OPTIONAL = (
     *ADMISSION_KINDS,
     "PersistentVolume",
@@ -109,8 +103,6 @@ OPTIONAL = (
     *POLICY_KINDS,
 )
 """Kinds that a cluster may not have or may forbid to the user; policies are among them."""
-ANSWER_SECONDS = 60.0
-"""For the answer of a running service; eight others may be ahead, a second each."""
 
 
 def explain_pod(
@@ -171,7 +163,7 @@ def explain_pod(
                 cluster = snapshot_of(objects, policies, use.idle)
                 if registry:
                     read_images(cluster.state, [each.pod for each in pods])
-                webhooks = asyncio.run(survey_webhooks(fleet.load(), read_knowledge())) if fleet.live else None
+                webhooks = asyncio.run(survey_webhooks(fleet.load(), cluster)) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
                         _explained(each, cluster, by_node, _events_of(each, objects, fleet), webhooks) for each in pods
@@ -200,7 +192,7 @@ def _explained(
     pod: PodToExplain,
     cluster: World,
     by_node: bool,
-    events: list[Object] | None,
+    events: list[JSONObject] | None,
     webhooks: ExaminedCluster | None,
 ) -> Explanation:
     """Explain a pod, and first what is to say of its creation and of its workload."""
@@ -255,27 +247,24 @@ def _named(fleet: Fleet, wanted: ObjectName, objects: Objects, workloads: Worklo
         with fleet.telling():
             version = "v1"
             if wanted.is_of_other_projects:
-                group = asyncio.run(_object_at(fleet.load(), f"/apis/{wanted.resource[0]}")) or {}
+                group = asyncio.run(_shown_at(fleet.load(), f"/apis/{wanted.resource[0]}")) or {}
                 version = (group.get("preferredVersion") or {}).get("version") or version
-            workload = asyncio.run(_object_at(fleet.load(), wanted.path(version)))
+            workload = asyncio.run(_shown_at(fleet.load(), wanted.path(version)))
     listing = f": kubectl get {wanted.resource[1]} -n {wanted.namespace} lists them" if fleet.live else ""
     return of_fleet(wanted, objects, workload, listing, workloads)
 
 
-async def _object_at(load: Load, path: str, **params: str) -> Any:
+async def _shown_at(load: Load, path: str, **params: str) -> Any:
     """Read one object, or a list; None if it is not there, or not shown to the user. Raises ApiError."""
-    server = ApiServer(load)
     try:
-        return msgspec.json.decode(await server.get(path, params))
+        return await read_object(load, path, params)
     except ApiError as error:
-        if error.status not in (FORBIDDEN, NOT_FOUND):
+        if error.status != FORBIDDEN:
             raise
         return None
-    finally:
-        await server.close()
 
 
-def pod_reference(wanted: ObjectName | None) -> Object:
+def pod_reference(wanted: ObjectName | None) -> JSONObject:
     """Return a pod's name in the form that a service takes.
 
     Raises BadInput for a workload.
@@ -285,31 +274,23 @@ def pod_reference(wanted: ObjectName | None) -> Object:
     return {"namespace": wanted.namespace, "name": wanted.name}
 
 
-def ask_service(url: str, body: Object, by_node: bool) -> Explanation:
+def ask_service(url: str, body: JSONObject, by_node: bool) -> Explanation:
     """Ask a running service for an explanation.
 
-    Raises ApiError.
+    Raises ApiError, BadInput.
     """
-    try:
-        params = {"nodes": "true"} if by_node else {}
-        with show_progress(f"asking {url}"), httpx.Client(timeout=ANSWER_SECONDS, trust_env=False) as client:
-            answer = client.post(url.rstrip("/") + "/explain", json=body, params=params)
-        if answer.status_code != 200:
-            raise ApiError(answer.status_code, f"{url} answers {answer.status_code}: {_message_of(answer)}")
-        return msgspec.json.decode(answer.content, type=Explanation)
-    except httpx.InvalidURL as error:
-        raise BadInput(f"--url {url[:80]}: {error}") from error
-    except (httpx.HTTPError, msgspec.DecodeError) as error:
-        cause = str(error) or type(error).__name__
-        raise ApiError(None, f"{url}: no answer of gpu-usher: {cause}; wants its web UI listener") from error
 
+    async def ask() -> Any:
+        async with ApiServer(service_at(url)) as server:
+            return await server.create("/explain", body, {"nodes": "true"} if by_node else {}, LIST_SECONDS)
 
-def _message_of(answer: httpx.Response) -> str:
-    """Return the message of a Status, or the beginning of another answer."""
     try:
-        return str(answer.json()["message"])[:300]
-    except (ValueError, LookupError, TypeError):
-        return " ".join(answer.text[:300].split())
+        with show_progress(f"asking {url}"):
+            return msgspec.convert(asyncio.run(ask()), Explanation)
+    except (ApiError, msgspec.ValidationError) as error:
+        if isinstance(error, ApiError) and (error.status or 0) >= 400:
+            raise ApiError(error.status, f"{url} answers {error}") from error
+        raise ApiError(None, f"{url}: no answer of gpu-usher: {error}; wants its web UI listener") from error
 
 
 def snapshot_of(
@@ -343,20 +324,20 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
     return {name: managed for text in texts for name, managed in managed_by_scheduler(text).items()}
 
 
-def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[Object] | None:
+def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[JSONObject] | None:
     """List the Events about a pod of the cluster or of a snapshot; None where there are none to read."""
     metadata = pod.pod.get("metadata") or {}
     if fleet.live and pod.live:
         path = f"/api/v1/namespaces/{metadata.get('namespace')}/events"
         with fleet.telling():
-            found = asyncio.run(_object_at(fleet.load(), path, fieldSelector=f"involvedObject.name={metadata['name']}"))
+            found = asyncio.run(_shown_at(fleet.load(), path, fieldSelector=f"involvedObject.name={metadata['name']}"))
         events = None if found is None else found.get("items") or []
     else:
         events = [document for document in objects if document.get("kind") == "Event"] or None
     return events and [event for event in events if _is_about(event.get("involvedObject") or {}, pod.pod)]
 
 
-def _is_about(involved: Object, pod: Object) -> bool:
+def _is_about(involved: JSONObject, pod: JSONObject) -> bool:
     """Tell whether an Event is about a pod, and not about an earlier one of its name."""
     uid = (pod.get("metadata") or {}).get("uid")
     return key_of({"metadata": involved}) == key_of(pod) and involved.get("uid") in (None, "", uid)

@@ -15,13 +15,12 @@ from app.knowledge.workload_templates import Workloads, number_of_pods
 from app.kube.admission_objects import refused_replicas
 from app.kube.api_kinds import API_KINDS
 from app.kube.gangs import Gang
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from app.kube.pods import GROUP_LABELS
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
-from app.values.json_members import member, object_if_any, objects_if_any
+from app.values.json_members import JSONObject, member, object_if_any, objects_if_any
 
-Object = Mapping[str, Any]
 POD = "Pod"
 SHORT_NAMES = {"po": POD, "deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet", "rs": "ReplicaSet",
                "cj": "CronJob", "lws": "LeaderWorkerSet"}  # fmt: skip
@@ -59,7 +58,7 @@ class ObjectName:
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         return f"{root}/namespaces/{self.namespace}/{plural}/{self.name}"
 
-    def names(self, document: Object) -> bool:
+    def names(self, document: JSONObject) -> bool:
         """Tell whether an object has this kind, namespace and name."""
         metadata = document.get("metadata") or {}
         return (document.get("kind"), metadata.get("namespace") or "default", metadata.get("name")) == (
@@ -76,7 +75,7 @@ class PodToExplain:
     `workload` are the pods of its workload, and `notes` what else is to say of that; the first pod of it has them.
     """
 
-    pod: Object
+    pod: JSONObject
     live: bool
     of: str = ""
     workload: Gang | None = None
@@ -113,7 +112,7 @@ def _kinds(workloads: Workloads) -> Mapping[str, tuple[str, str]]:
     return {**KINDS, **{workload.kind: resource for resource, workload in workloads.items()}, **KINDS}
 
 
-def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: Workloads) -> list[PodToExplain]:
+def of_file(file: str, documents: Sequence[JSONObject], namespace: str, workloads: Workloads) -> list[PodToExplain]:
     """Return the pods, and the pods of the workloads, of a file; `namespace` is that of objects that name none.
 
     Raises MalformedPod, and BadInput for a file without any.
@@ -130,7 +129,7 @@ def of_file(file: str, documents: Sequence[Object], namespace: str, workloads: W
 CLAIM_KINDS = ("ResourceClaim", "ResourceClaimTemplate")
 
 
-def claims_of_file(documents: Sequence[Object], namespace: str) -> list[dict[str, Any]]:
+def claims_of_file(documents: Sequence[JSONObject], namespace: str) -> list[dict[str, Any]]:
     """Return the claims and templates of a file, in their namespace, with which its pods are explained."""
     claims = [document for document in documents if document.get("kind") in CLAIM_KINDS]
     return [{**claim, "metadata": {"namespace": namespace, **(claim.get("metadata") or {})}} for claim in claims]
@@ -139,7 +138,7 @@ def claims_of_file(documents: Sequence[Object], namespace: str) -> list[dict[str
 OTHERS = "of other kinds, explain the pods that their controllers create"
 
 
-def not_explained(documents: Sequence[Object], workloads: Workloads) -> str:
+def not_explained(documents: Sequence[JSONObject], workloads: Workloads) -> str:
     """Name the objects of a file that are no workload known here and hold requests of containers; empty if none do."""
     others = (one for one in documents if not templates_of_new_object(one, workloads) and _has_requests(one))
     return ", ".join(f"{one.get('kind')} {key_of(one)}" for one in others)
@@ -154,7 +153,7 @@ def _has_requests(value: Any) -> bool:
     return any("/" in name or name in ("cpu", "memory") for name in amounts) or any(map(_has_requests, value.values()))
 
 
-def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodToExplain]:
+def as_pods(document: JSONObject, namespace: str, workloads: Workloads) -> list[PodToExplain]:
     """Return a pod, or the pods that a workload creates, one of each template, as admission sees them.
 
     None for another kind. Raises MalformedPod.
@@ -178,7 +177,7 @@ def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodT
     if made:
         numbers = [number_of_pods(document, target.path, workloads) for target in targets]
         total = None if None in numbers else sum(filter(None, numbers))
-        waiting: tuple[Object, ...] = ()
+        waiting: tuple[JSONObject, ...] = ()
         if total is not None and 1 < total <= MOST_MEMBERS:
             waiting = tuple(each.pod for each, number in zip(made, numbers, strict=True) for _ in range(number or 0))
         gang = Gang(f"{own['namespace']}/{document.get('kind')}={name}", waiting) if waiting else None
@@ -186,7 +185,7 @@ def as_pods(document: Object, namespace: str, workloads: Workloads) -> list[PodT
     return made
 
 
-def _notes(document: Object, looked_at: int, pods: int | None, workloads: Workloads) -> Iterator[str]:
+def _notes(document: JSONObject, looked_at: int, pods: int | None, workloads: Workloads) -> Iterator[str]:
     """Say what keeps a workload from making pods, and which of its templates and pods are not looked at."""
     spec, kind = object_if_any(document, "spec"), document.get("kind")
     if (object_if_any(spec, "runPolicy") or spec).get("suspend") is True:
@@ -203,7 +202,7 @@ def _notes(document: Object, looked_at: int, pods: int | None, workloads: Worklo
 
 
 def of_fleet(
-    wanted: ObjectName, objects: Sequence[Object], workload: Object | None, listing: str, workloads: Workloads
+    wanted: ObjectName, objects: Sequence[JSONObject], workload: JSONObject | None, listing: str, workloads: Workloads
 ) -> list[PodToExplain]:
     """Find what was named among the objects of a fleet: a pod; or of a workload the newest pod that is Pending.
 
@@ -243,7 +242,7 @@ def of_fleet(
     raise BadInput(f"{wanted} not found{_similar(wanted, known) or listing}")
 
 
-def _missing(wanted: Sequence[Object], have: Iterable[Object]) -> tuple[Object, ...] | None:
+def _missing(wanted: Sequence[JSONObject], have: Iterable[JSONObject]) -> tuple[JSONObject, ...] | None:
     """Return the pods of several templates that are not there; None where these do not tell which pods are of which.
 
     A pod has the labels of its template, and its containers by name and image; webhooks may change all else.
@@ -257,13 +256,13 @@ def _missing(wanted: Sequence[Object], have: Iterable[Object]) -> tuple[Object, 
     return tuple(left)
 
 
-def _marks(pod: Object) -> set[tuple[str, str]]:
+def _marks(pod: JSONObject) -> set[tuple[str, str]]:
     containers = objects_if_any(object_if_any(pod, "spec"), "containers")
     labels = object_if_any(object_if_any(pod, "metadata"), "labels")
     return {(f"container {one.get('name')}", str(one.get("image"))) for one in containers} | {*labels.items()}
 
 
-def _is_of(pod: Object, wanted: ObjectName, owners: tuple[str, ...]) -> bool:
+def _is_of(pod: JSONObject, wanted: ObjectName, owners: tuple[str, ...]) -> bool:
     """Tell whether a pod belongs to a workload: by its owners, or by a label of a project whose Jobs make the pods."""
     if f"{wanted}" in owners:
         return True
@@ -291,7 +290,7 @@ def _name(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-def _owned(pods: Sequence[Object]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _owned(pods: Sequence[JSONObject]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the pods by key with the workloads they belong to, as ObjectName writes those."""
     owners = owners_of(pods)
     for pod in pods:
@@ -303,9 +302,9 @@ def _owned(pods: Sequence[Object]) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield key_of(pod), tuple(f"{kind.lower()} {namespace}/{name}" for kind, name in names)
 
 
-def _created(pod: Object) -> str:
+def _created(pod: JSONObject) -> str:
     return str((pod.get("metadata") or {}).get("creationTimestamp") or "")
 
 
-def _finished(pod: Object) -> bool:
+def _finished(pod: JSONObject) -> bool:
     return (pod.get("status") or {}).get("phase") in FINISHED

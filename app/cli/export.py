@@ -9,7 +9,7 @@ import yaml
 from app import __version__
 from app.admission.admission_policies import guard_policies, guards_in_force
 from app.cli.source import Policies
-from app.cluster.files import read_knowledge, shipped_policies
+from app.cluster.files import PACKAGE, read_knowledge, shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import PolicySet
@@ -30,14 +30,16 @@ def admission_policies(policies: Policies = None) -> None:
 
 def admission_policies_text(policies: PolicySet, knowledge: Knowledge) -> str:
     """Return the policies and bindings as YAML, below a list of the guards that are left out."""
-    guards = guards_in_force(policies, knowledge)
+    guards = guards_in_force(policies)
     head = [
         f"# Made by `gpu-usher export admission-policies` of gpu-usher {__version__}, policies {policies.hash[:12]}.",
         "# Every other rule is left to gpu-usher.",
         *(
-            f"# {guard.field} too: policy {policy} says less for some pods."
+            f"# {guard} too: policy {policy} says otherwise for some pods."
             for guard, policy in guards.items()
             if policy
         ),
     ]
-    return "\n".join(head) + "\n" + yaml.safe_dump_all(guard_policies(guards, knowledge), sort_keys=False, width=120)
+    written = yaml.safe_load((PACKAGE / "admission" / "admission_policies.yaml").read_text("utf-8"))
+    documents = guard_policies(written, guards, knowledge)
+    return "\n".join(head) + "\n" + yaml.safe_dump_all(documents, sort_keys=False, width=120)

@@ -81,12 +81,9 @@ def _take(state: State) -> Inventory:
 
 async def _watch(load: Load) -> None:
     LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
-    server = ApiServer(load)
-    try:
+    async with ApiServer(load) as server:
         await server.version()  # following tries for ever, in silence, where the first answer never comes
         await follow(server, Console(highlight=False), REDRAW_SECONDS)
-    finally:
-        await server.close()
 
 
 async def follow(server: ApiServer, console: Console, seconds: float) -> None:

@@ -3,7 +3,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,12 +25,11 @@ from app.explain.survey import read_scheduled_pod
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.api_kinds import DRA
 from app.values.errors import BadInput
-from app.values.json_members import member
+from app.values.json_members import JSONObject, Object, member
 from app.world.world import World, world_of
 
 REFUSED = "the API server refuses it: "
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def mutate(
     raise typer.Exit(0 if all(reviewed.allowed for reviewed in previews.values()) else 1)
 
 
-def _preview(document: Object, namespace: str, creating: World, context: ReviewContext) -> Preview:
+def _preview(document: JSONObject, namespace: str, creating: World, context: ReviewContext) -> Preview:
     """Preview one object of a file, and say first what the API server itself refuses.
 
     Raises BadInput with the object's name.
@@ -100,13 +99,13 @@ def read_file(file: str, wants: str = "wants YAML or JSON of objects") -> list[d
     return read_snapshot(file, data)
 
 
-def namespace_of(document: Object, namespace: str) -> str:
+def namespace_of(document: JSONObject, namespace: str) -> str:
     """Return the namespace of an object, `namespace` if it has none."""
     metadata = member(document, "metadata", dict, "") or {}
     return member(metadata, "namespace", str, "metadata.") or namespace
 
 
-def _show(console: Console, result: MutatedFile, before: list[dict[str, Any]], after: list[Object], diff: bool) -> None:
+def _show(console: Console, result: MutatedFile, before: list[Object], after: list[JSONObject], diff: bool) -> None:
     """Print objects or their diff to stdout, and messages about them to stderr."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     for reviewed in result.objects:

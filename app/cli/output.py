@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TextIO, TypeVar, cast
+from typing import Annotated, Any, TextIO, cast
 
 import msgspec
 import typer
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.progress import TimeElapsedColumn as Elapsed
 from rich.table import Column, Table
 
+from app.values.computations import T
 from app.values.errors import BadInput
 
 FORMATS = ("text", "json", "yaml")
@@ -104,7 +105,6 @@ def show_more(console: Console, items: Sequence[object], most: int, what: str = 
         console.print(f"and {more} more{what}; -o json has all")
 
 
-Item = TypeVar("Item")
 Report = Callable[[str], None]
 """Shows the text of the current step."""
 ITEMS_PER_UPDATE = 64
@@ -122,13 +122,13 @@ def show_progress(text: str) -> Iterator[Report]:
 
 
 @contextmanager
-def show_count(items: Iterable[Item], text: str, total: int) -> Iterator[Iterable[Item]]:
+def show_count(items: Iterable[T], text: str, total: int) -> Iterator[Iterable[T]]:
     """Yield the items again, and show how many have been taken, while the block runs."""
     with _line(BarColumn(), MofNCompleteColumn()) as progress:
         yield items if progress.disable else _counting(items, progress, progress.add_task(text, total=total))
 
 
-def _counting(items: Iterable[Item], progress: Progress, task: TaskID) -> Iterator[Item]:
+def _counting(items: Iterable[T], progress: Progress, task: TaskID) -> Iterator[T]:
     for number, item in enumerate(items):
         yield item
         if not number % ITEMS_PER_UPDATE:

@@ -14,11 +14,12 @@ from app.admission.preview import admitted_pod, templates_of_new_object, unbound
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
 from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
-from app.cli.source import GovernedFleet, Namespace, Object, Objects, unfinished_pods
+from app.cli.source import GovernedFleet, Namespace, Objects, unfinished_pods
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from app.values.errors import BadInput
+from app.values.json_members import Object
 from app.values.label_requirements import Requirement, all_allow, label_requirement
 from app.values.reasons import counted
 from app.values.versions import parse_version

@@ -18,6 +18,7 @@ from app.cluster.snapshot import bound_volumes
 from app.knowledge.mig_profiles import profile_of
 from app.kube.api_kinds import DRA
 from app.kube.existing_pods import existing_pods_of
+from app.kube.pod_object import pod_object
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
@@ -27,7 +28,7 @@ from app.usage.workloads import owners_of, workload_of
 from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.fleet_with_moves import FleetWithMoves
-from app.whatif.movable_pods import controller_of, read_budgets, why_kept
+from app.whatif.movable_pods import read_budgets, why_kept
 from app.whatif.repack import MOST_MOVES, Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
 from app.whatif.right_size import RightSize, RightSizes, right_sizes, workloads_of
@@ -91,8 +92,10 @@ def _gpu_pods(objects: Objects, state: State, policies: PolicySet, now: float) -
         -_priority(pod), str(pod["metadata"].get("creationTimestamp") or ""), key_of(pod)))  # fmt: skip
     for pod, document in documents_of_gpu_pods(by_turn, state, policies):
         if not pod.node or pod.node in state.nodes:
-            controller = "/".join(filter(None, controller_of(document)))
-            kept = why_kept(document, budgets) if pod.node else ""
+            declared = pod_object(document)
+            owner = declared.metadata.controller
+            controller = "/".join(filter(None, (owner.kind, owner.name))) if owner else ""
+            kept = why_kept(declared, budgets) if pod.node else ""
             hours = _hours_since_start(document, now) if pod.node else None
             units, priority = pod.demand.resources, _priority(document)
             yield RepackPod(pod.name, pod.node, units, priority, controller, kept, hours)

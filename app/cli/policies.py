@@ -15,6 +15,7 @@ from app.cli.output import Output, output_of, show
 from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
 from app.policy.case_document import read_case
 from app.policy.load import load_policies
+from app.values.computations import finish
 from app.values.errors import PolicyError
 from app.values.reasons import counted
 
@@ -59,11 +60,11 @@ def _findings(directory: Path, warnings: list[str]) -> Iterator[str]:
     """Yield what is wrong with the policies and cases, and add to `warnings` what is only unusual."""
     for file, text in policy_texts(directory).items():
         with suppress(PolicyError):
-            for policy in load_policies({file: text}, read_knowledge()).policies:
+            for policy in finish(load_policies({file: text}, read_knowledge())).policies:
                 yield from policy.doubts
                 warnings.extend(warning for _, warning in policy.unknown_products)
     try:
-        load_policies(policy_texts(directory), read_knowledge())
+        finish(load_policies(policy_texts(directory), read_knowledge()))
     except PolicyError as error:
         yield from error.problems
     for file, text in case_texts(directory).items():

@@ -23,15 +23,15 @@ from app.cluster.snapshot_policies import policies_or_last_good
 from app.demo.notation import DEFAULT, fleet_names
 from app.demo.sample_fleets import demo_fleet
 from app.kube.api_kinds import DRA, FLEET
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now, today
 from app.tls.pem import read_certificate
-from app.values.errors import ApiError, BadInput, SnapshotError
+from app.values.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, BadInput, SnapshotError
+from app.values.json_members import Object
 from app.values.reasons import counted
 from app.world.state import State
 
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 _REFUSED = re.compile(r'(\S+) (?:"[^"]*" )?is forbidden: User "([^"]*)" cannot (\S+) resource')
 """The API server's words (k8s.io/apiserver pkg/endpoints/handlers/responsewriters/errors.go)."""
 
@@ -125,7 +125,6 @@ Namespace = Annotated[
 ]
 
 
-Object = dict[str, Any]
 Objects = list[Object]
 POLICY_KINDS = ("GPUPolicy", "ConfigMap")
 """Kinds that, as those of DRA, a cluster may not have, or may forbid to the user."""

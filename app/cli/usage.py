@@ -22,6 +22,7 @@ from app.cluster.usage_polling import PrometheusUse, shared_nodes
 from app.demo.usage import demo_history
 from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
+from app.usage.reading import DAY, HOUR
 from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput
@@ -29,10 +30,10 @@ from app.values.quantity import parse_seconds
 from app.world.state import State
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
-UNITS = {"d": 86_400, "w": 7 * 86_400}
-SHORTEST, LONGEST = 3600, 92 * 86_400
+UNITS = {"d": DAY, "w": 7 * DAY}
+SHORTEST, LONGEST = HOUR, 92 * DAY
 """Seconds of a history: four windows, and three months, which few keep."""
-IDLE_LOOK_BACK = 86_400
+IDLE_LOOK_BACK = DAY
 """Seconds for which idleness is looked back where a command only says who is idle."""
 
 Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]

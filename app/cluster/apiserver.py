@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP client of the API server: reads of whole bodies, streams of lines, reviews and dry runs; it stores nothing.
+"""The client of the API server, for the watches, the controllers and the command line.
 
-aiohttp, which the `kubernetes` package requires, costs 5.5 µs per watch event where httpx costs 14
-(docs/decisions/0010-watch-the-api-server-with-a-reflector-of-our-own.md).
+Why it is made of aiohttp: docs/decisions/0010-watch-the-api-server-with-a-reflector-of-our-own.md.
 """
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import msgspec
@@ -17,25 +16,31 @@ from aiohttp.connector import Connection
 from kubernetes.client import Configuration
 
 from app.cluster.kubeconfig import Access, Headers, Load, credentials, read_access
-from app.values.errors import ApiError, BadInput
+from app.values.errors import NOT_FOUND, UNAUTHORIZED, ApiError, BadInput
+from app.values.json_members import JSON, Object
 
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
-DRY_RUN_SECONDS = 30
-"""The longest timeout of one webhook (admissionregistration.k8s.io/v1); the API server's own limit is twice that."""
+OBJECT_SECONDS = 10.0
+"""Bound on a request about one object. It is less than DURATION_SECONDS of tls/lease.py, so that the Lease does not
+expire while one request hangs."""
 LONGEST_MESSAGE = 600
 """Characters of a Status that are kept: the cause stands at its end, after a webhook's name and URL. A guess."""
 BUFFER_BYTES = 1 << 18
 """Read buffer: a large one means fewer wake-ups in a burst of events. A line may be longer."""
-WHOLE_ANSWER = aiohttp.ClientTimeout(total=LIST_SECONDS, sock_connect=CONNECT_SECONDS)
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 REVIEWS = "authorization.k8s.io/v1"
 LONGEST_LINE_BYTES = 1 << 24
 """An object in etcd is at most 1.5 MiB, so a longer line is not a watch event."""
 
 
 class ApiServer:
-    """One client for all reflectors. Credentials are read for every request."""
+    """One client for all requests of an event loop; it connects at the first. Credentials are read for every request.
+
+    `async with` closes it.
+    """
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -44,12 +49,12 @@ class ApiServer:
         self._session: aiohttp.ClientSession | None = None
         self._lock = asyncio.Lock()
 
-    async def get(self, path: str, params: Mapping[str, str], accept: str = "application/json") -> bytes:
-        """Read one answer.
+    async def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = JSON) -> bytes:
+        """Read one answer, undecoded.
 
         Raises ApiError.
         """
-        async with self._request(path, params, accept, WHOLE_ANSWER) as answer:
+        async with self._request("GET", path, params, _whole(LIST_SECONDS), accept) as answer:
             return await answer.read()
 
     async def version(self) -> tuple[bytes, str]:
@@ -57,28 +62,75 @@ class ApiServer:
 
         Raises ApiError.
         """
-        async with self._request("/version", {}, "application/json", WHOLE_ANSWER) as answer:
+        async with self._request("GET", "/version", None, _whole(LIST_SECONDS)) as answer:
             return await answer.read(), answer.headers.get("Date", "")
 
-    async def rules(self, user: str, groups: tuple[str, ...], namespace: str) -> bytes:
+    async def read(
+        self, path: str, params: Mapping[str, str] | None = None, seconds: float = OBJECT_SECONDS
+    ) -> Object | None:
+        """Read an object; None if it does not exist.
+
+        Raises ApiError.
+        """
+        try:
+            return await self._send("GET", path, None, params, seconds)
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    async def create(
+        self,
+        path: str,
+        document: Mapping[str, Any],
+        params: Mapping[str, str] | None = None,
+        seconds: float = OBJECT_SECONDS,
+    ) -> Object:
+        """Create an object in the list at a path.
+
+        Raises ApiError, with the status CONFLICT if an object of that name exists.
+        """
+        return await self._send("POST", path, document, params, seconds)
+
+    async def replace(self, path: str, document: Mapping[str, Any]) -> Object:
+        """Replace an object; its resourceVersion guards the write.
+
+        Raises ApiError, with the status CONFLICT if the object has changed.
+        """
+        return await self._send("PUT", path, document)
+
+    async def patch(self, path: str, change: Mapping[str, Any], kind: str = STRATEGIC) -> Object:
+        """Change fields of an object.
+
+        Raises ApiError, with the status CONFLICT if the change names an outdated resourceVersion.
+        """
+        return await self._send("PATCH", path, change, headers=(("Content-Type", kind),))
+
+    async def rules(self, user: str, groups: tuple[str, ...], namespace: str) -> Object:
         """Ask, as an account, what it may do in a namespace (SelfSubjectRulesReview); needs the verb `impersonate`.
 
         Raises ApiError.
         """
         headers = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
         review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
-        path = f"/apis/{REVIEWS}/selfsubjectrulesreviews"
-        async with self._request(path, {}, "application/json", WHOLE_ANSWER, headers, review) as answer:
-            return await answer.read()
+        return await self._send("POST", f"/apis/{REVIEWS}/selfsubjectrulesreviews", review, headers=headers)
 
-    async def create_dry_run(self, path: str, document: Mapping[str, Any]) -> bytes:
-        """Create an object by dry run, which admission decides and which is never stored; return the object.
-
-        Raises ApiError, also if the API server does not decide within DRY_RUN_SECONDS.
-        """
-        params = {"dryRun": "All", "timeout": f"{DRY_RUN_SECONDS}s"}
-        async with self._request(path, params, "application/json", WHOLE_ANSWER, (), document) as answer:
-            return await answer.read()
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        document: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+        seconds: float = OBJECT_SECONDS,
+        headers: Headers = (),
+    ) -> Object:
+        """Send one request, and decode the object in its answer."""
+        async with self._request(method, path, params, _whole(seconds), JSON, headers, document) as answer:
+            body = await answer.read()
+        try:
+            return msgspec.json.decode(body, type=Object)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(answer.status, f"{path}: no object: {error}") from error
 
     @asynccontextmanager
     async def watch(
@@ -89,37 +141,38 @@ class ApiServer:
         Raises ApiError, also if nothing arrives for `silent_seconds`.
         """
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds)
-        async with self._request(path, params, "application/json", limits) as answer:
+        async with self._request("GET", path, params, limits) as answer:
             yield _lines(answer.content)
 
     @asynccontextmanager
     async def _request(
         self,
+        method: str,
         path: str,
-        params: Mapping[str, str],
-        accept: str,
+        params: Mapping[str, str] | None,
         limits: aiohttp.ClientTimeout,
-        more_headers: Headers = (),
-        posted: Mapping[str, Any] | None = None,
+        accept: str = JSON,
+        headers: Headers = (),
+        document: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            session, access, headers = await self._connect()
-            if more_headers and any(name == more_headers[0][0] for name, _ in headers):
+            session, access, own_headers = await self._connect()
+            if {name for name, _ in headers} & {name for name, _ in own_headers}:
                 raise ApiError(None, "not asked: the kubeconfig acts as another user already (as)")
             async with session.request(
-                "GET" if posted is None else "POST",
+                method,
                 access.url + path,
                 params=params,
-                headers=[("Accept", accept), ("Accept-Encoding", "identity"), *headers, *more_headers],
-                json=posted,
+                headers=[("Accept", accept), ("Accept-Encoding", "identity"), *own_headers, *headers],
+                json=document,
                 timeout=limits,
                 proxy=access.proxy,
                 server_hostname=access.server_name,
                 allow_redirects=False,
             ) as answer:
-                if answer.status == 401:
+                if answer.status == UNAUTHORIZED:
                     await self._forget_credentials(session)
-                if answer.status != (200 if posted is None else 201):
+                if not 200 <= answer.status < 300:
                     raise ApiError(answer.status, _status_message(answer.status, await answer.read()))
                 transport = _transport_of(answer.connection)
                 try:
@@ -150,12 +203,26 @@ class ApiServer:
     async def _forget_credentials(self, refused: aiohttp.ClientSession) -> None:
         """Forget credentials that were refused; the next request reads new ones. Open watches end, and resume."""
         if self._session is refused:
-            self._configuration = self._access = self._session = None
-            await refused.close()
+            self._configuration = None
+            await self.close()
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        """Close the connections; a later request would open new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def read_object(load: Load, path: str, params: Mapping[str, str] | None = None) -> Object | None:
+    """Read one object, or a list, over a connection of its own; None if it does not exist. Raises ApiError."""
+    async with ApiServer(load) as server:
+        return await server.read(path, params, LIST_SECONDS)
 
 
 class _Answer(aiohttp.ClientResponse):
@@ -169,6 +236,11 @@ class _Answer(aiohttp.ClientResponse):
             _abort(transport)
             raise
         return self
+
+
+def _whole(seconds: float) -> aiohttp.ClientTimeout:
+    """Bound a request and its whole answer."""
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
 
 
 def _transport_of(connection: Connection | None) -> asyncio.Transport | None:

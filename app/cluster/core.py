@@ -4,15 +4,12 @@
 It knows nothing of HTTP and of certificates. `app/server/service.py` adds what a process that serves has besides.
 """
 
-import asyncio
 import re
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Any
-
-import msgspec
 
 from app import __version__
 from app.cluster.apiserver import ApiServer
@@ -26,8 +23,10 @@ from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import LIMIT_KINDS
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import ClaimedDevices
+from app.kube.gangs import PodGroup
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import GROUP_LABELS, Pod, read_pod, workload_group
+from app.kube.records import read_record
 from app.nodes.model import Node
 from app.placement.scheduler_demand import (
     place_is_promised,
@@ -39,11 +38,11 @@ from app.placement.scheduler_demand import (
 from app.placement.scorers import uses_expected_demand
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
-from app.policy.match import Ruling, compile_demand
+from app.policy.match import compile_demand
 from app.schedulerconfig.write import managed_resources
 from app.settings import Settings
 from app.telemetry.metrics import Metrics
-from app.values.errors import ApiError, WireError
+from app.values.errors import ApiError, BadInput, WireError
 from app.world.demand_learning import DemandLearning
 from app.world.namespace_limits import LimitsExceeded, held_by_others
 from app.world.scheduling_groups import SchedulingGroups
@@ -137,7 +136,7 @@ class Core:
 
         `kind` is configmap or gpupolicy. A product that a node carries is not unknown.
         """
-        problem, policies = yield from self.book.check_steps(f"{kind} {name}", content)
+        problem, policies = yield from self.book.check(f"{kind} {name}", content)
         carried = {group.node_class.product or "" for group in self.state.fleet().node_groups}
         unknown = (pair for policy in policies for pair in policy.unknown_products)
         warnings = (text for pattern, text in unknown if not any(map(pattern.matches, carried)))
@@ -151,19 +150,14 @@ class Core:
 
     def world(self) -> World:
         """View the cluster as it stands, under the policies in force; the same object until a part of it is another."""
-        state, idle, made = self.state, self.usage.idle_seconds, self._world
-        parts = self.policies, state.fleet(), state.devices.dra.current, idle
+        state, made = self.state, self._world
+        parts = self.policies, state.fleet(), state.devices.dra.current, self.usage.idle_seconds
         if made is None or any(map(is_not, parts, (made.policies, made.fleet, made.devices, made.idle_seconds))):
-            made = self._world = world_of(state, self.policies, idle_seconds=idle, rulings=self._rulings)
+            made = self._world = world_of(state, self.policies, idle_seconds=parts[3], rulings=self._rulings)
         return made
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         return self.state.namespaces.by_name[name]
-
-    def ruling(self, pod: Pod) -> Ruling:
-        """Return the ruling of the policies on a Pod; pods of one template share a cached ruling."""
-        labels = self.namespace_labels(pod.namespace)
-        return self._rulings.of(pod, labels, self.policies, self.state)
 
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
@@ -220,9 +214,9 @@ class Core:
         )
 
     async def fetch_pod(self, namespace: str, name: str) -> Mapping[str, Any]:
-        """Read a Pod from the API server, or from the pending pods of a snapshot.
+        """Read a whole Pod from the API server, or from the pending pods of a snapshot.
 
-        Raises WireError.
+        Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
         """
         if self.server is None:
             if (known := self.state.pending_pods.by_name(namespace, name)) is None or known.document is None:
@@ -230,9 +224,17 @@ class Core:
                     404, "this service follows no live cluster and knows no such pending pod: post the Pod itself"
                 )
             return known.document
-        return await get_pod(self.server, namespace, name)
+        if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
+            raise WireError(400, "namespace, name: want names as Kubernetes has them")
+        try:
+            pod = await self.server.read(f"/api/v1/namespaces/{namespace}/pods/{name}", seconds=FETCH_SECONDS)
+        except ApiError as error:
+            raise WireError(502, f"pod {namespace}/{name}: {error}") from error
+        if pod is None:
+            raise WireError(404, f"pod {namespace}/{name} not found")
+        return pod
 
-    async def fetch_pod_group(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    async def fetch_pod_group(self, document: Mapping[str, Any]) -> PodGroup | None:
         """Read the PodGroup of a pod from the API server; None without one, and where it may not be read.
 
         Raises MalformedPod.
@@ -244,10 +246,9 @@ class Core:
         for version in kind.versions:
             path = f"{kind.group_path}/{version}/namespaces/{pod.namespace}/{kind.plural}/{pod.pod_group}"
             try:
-                async with asyncio.timeout(FETCH_SECONDS):
-                    found = msgspec.json.decode(await self.server.get(path, {}))
-                return found if isinstance(found, dict) else None
-            except (ApiError, TimeoutError, msgspec.DecodeError):
+                if found := await self.server.read(path, seconds=FETCH_SECONDS):
+                    return read_record(PodGroup, found)
+            except (ApiError, BadInput):
                 continue
         return None
 
@@ -314,22 +315,3 @@ class Core:
                 "expired_exceptions": [list(exception) for exception in self.book.expired_exceptions()],
             },
         }
-
-
-async def get_pod(server: ApiServer, namespace: str, name: str) -> Mapping[str, Any]:
-    """Read one whole Pod.
-
-    Raises WireError: 404 if there is none, 400 for an invalid name, 502 without an answer.
-    """
-    if not (NAME.fullmatch(namespace) and NAME.fullmatch(name)):
-        raise WireError(400, "namespace, name: want names as Kubernetes has them")
-    try:
-        async with asyncio.timeout(FETCH_SECONDS):
-            pod = msgspec.json.decode(await server.get(f"/api/v1/namespaces/{namespace}/pods/{name}", {}))
-    except ApiError as error:
-        raise WireError(404 if error.status == 404 else 502, f"pod {namespace}/{name}: {error}") from error
-    except (TimeoutError, msgspec.DecodeError) as error:
-        raise WireError(502, f"pod {namespace}/{name}: no answer of the API server") from error
-    if not isinstance(pod, dict):
-        raise WireError(502, f"pod {namespace}/{name}: no object")
-    return pod

@@ -8,6 +8,7 @@ from pathlib import Path
 from app.knowledge.tables import TABLE_FILES, Knowledge, load_knowledge
 from app.policy.compiled import CompiledPolicy, PolicySet
 from app.policy.load import load_policies
+from app.values.computations import finish
 from app.values.errors import KnowledgeError, PolicyError, SnapshotError
 
 DEFAULT = "default.yaml"
@@ -42,7 +43,7 @@ def read_policies(directory: Path, knowledge: Knowledge) -> PolicySet:
 
     Raises PolicyError.
     """
-    return load_policies(policy_texts(directory), knowledge, shipped_default(knowledge))
+    return finish(load_policies(policy_texts(directory), knowledge, shipped_default(knowledge)))
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +53,7 @@ def shipped_default(knowledge: Knowledge) -> CompiledPolicy:
     See docs/reference/policy.md#match.
     """
     text = (shipped_policies() / DEFAULT).read_text("utf-8")
-    return load_policies({DEFAULT: text}, knowledge).policies[0]
+    return finish(load_policies({DEFAULT: text}, knowledge)).policies[0]
 
 
 def policy_texts(directory: Path) -> dict[str, str]:

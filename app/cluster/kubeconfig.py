@@ -24,6 +24,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 
 from app.policy.document import yaml_problem
 from app.values.errors import BadInput, did_you_mean
+from app.values.json_members import JSONObject
 
 NO_CLUSTER = "wants a cluster to follow: --kubeconfig FILE, or --demo, or --snapshot FILE"
 DEFAULT_FILE = "~/.kube/config"
@@ -33,7 +34,6 @@ DATA = ("certificate-authority-data", "client-certificate-data", "client-key-dat
 HEADER_KEY = "!#$&'*+-.^_`|~"
 """Characters that an extra's key keeps in a header; others are percent-encoded (client-go transport/round_trippers.go,
 headerKeyEscape; letters are lowered)."""
-Object = Mapping[str, Any]
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -73,7 +73,7 @@ def choose_context(kubeconfig: Path | None, context: str | None) -> ChosenContex
     return _Files(given, documents).choose(context)
 
 
-def _document(path: str) -> Object:
+def _document(path: str) -> JSONObject:
     """Read one file.
 
     Raises BadInput.
@@ -97,7 +97,7 @@ def _document(path: str) -> Object:
 class _Files:
     """The contexts, clusters and users of files, of which the first that has a name decides, as for kubectl."""
 
-    def __init__(self, files: str, documents: Sequence[tuple[str, Object]]) -> None:
+    def __init__(self, files: str, documents: Sequence[tuple[str, JSONObject]]) -> None:
         self._files = files
         self._documents = documents
 
@@ -118,7 +118,7 @@ class _Files:
         cluster = self._entry(self._named("clusters", "cluster"), str(cluster_name), f"{where}: cluster", "add it")
         user_name = str(chosen.get("user") or "")
         user = self._entry(self._named("users", "user"), user_name, f"{where}: user", "add it") if user_name else {}
-        server = _server_of(cluster, f"{where}: cluster {cluster_name}")
+        server = _checked_url(cluster.get("server"), f"{where}: cluster {cluster_name}: server", "127.0.0.1:6443")
         self._check_data(where, {**cluster, **user})
         _check_plugin(user.get("exec"), f"{where}: user {user_name}", Path(self._documents[0][0]).parent)
         namespace = chosen.get("namespace")
@@ -126,9 +126,9 @@ class _Files:
         headers = tuple(_impersonation(user, f"{where}: user {user_name}"))
         return ChosenContext(self._files, name, where, server, user_name, namespace, headers)
 
-    def _named(self, section: str, key: str) -> dict[str, Object]:
+    def _named(self, section: str, key: str) -> dict[str, JSONObject]:
         """Return the entries of a section by name. Raises BadInput."""
-        entries: dict[str, Object] = {}
+        entries: dict[str, JSONObject] = {}
         for file, document in self._documents:
             items = document.get(section) or []
             if not isinstance(items, list) or not all(isinstance(item, dict) and item.get("name") for item in items):
@@ -140,13 +140,13 @@ class _Files:
                 entries.setdefault(str(item["name"]), value)
         return entries
 
-    def _entry(self, entries: Mapping[str, Object], name: str, what: str, remedy: str) -> Object:
+    def _entry(self, entries: Mapping[str, JSONObject], name: str, what: str, remedy: str) -> JSONObject:
         if name not in entries:
             hint = did_you_mean(name, entries) or f": it has {_names(entries)}; {remedy}"
             raise BadInput(f"{what} {name[:80]} is not in kubeconfig {self._files}{hint}")
         return entries[name]
 
-    def _check_data(self, where: str, fields: Object) -> None:
+    def _check_data(self, where: str, fields: JSONObject) -> None:
         for key in DATA:
             try:
                 base64.b64decode("".join((fields.get(key) or "").split()), validate=True)
@@ -154,20 +154,19 @@ class _Files:
                 raise BadInput(f"{where}: {key} is not base64: {error}") from error
 
 
-def _names(entries: Mapping[str, Object]) -> str:
+def _names(entries: Mapping[str, JSONObject]) -> str:
     return ", ".join(sorted(entries)[:8]) or "none"
 
 
-def _server_of(cluster: Object, where: str) -> str:
-    server = cluster.get("server")
+def _checked_url(url: object, what: str, example: str) -> str:
     try:
-        parts = urlsplit(server if isinstance(server, str) else "")
+        parts = urlsplit(url if isinstance(url, str) else "")
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
     except ValueError:
         usable = False
     if not usable:
-        raise BadInput(f"{where}: server is {server!r:.80}, wants a URL such as https://127.0.0.1:6443")
-    return str(server).rstrip("/")
+        raise BadInput(f"{what} is {url!r:.80}, wants a URL such as https://{example}")
+    return str(url).rstrip("/")
 
 
 def _check_plugin(plugin: Any, where: str, folder: Path) -> None:
@@ -186,7 +185,7 @@ def _check_plugin(plugin: Any, where: str, folder: Path) -> None:
         raise BadInput(f"{where}: the credential plugin {command} is not on PATH: install it{more}")
 
 
-def _impersonation(user: Object, where: str) -> Iterator[tuple[str, str]]:
+def _impersonation(user: JSONObject, where: str) -> Iterator[tuple[str, str]]:
     """Yield the headers of `as`, `as-uid`, `as-groups` and `as-user-extra`.
 
     Raises BadInput; without `as` the others mean nothing (client-go rest/transport.go).
@@ -249,6 +248,16 @@ def find_cluster(kubeconfig: Path | None, context: str | None) -> Load:
 
     read_access(load())
     return load
+
+
+def service_at(url: str) -> Load:
+    """Return the configuration of a running service, which is called without credentials and without a proxy.
+
+    Raises BadInput.
+    """
+    configuration = Configuration(host=_checked_url(url, "--url", "127.0.0.1:8081"))
+    configuration.proxy = None
+    return lambda: configuration
 
 
 def read_access(configuration: Configuration) -> Access:

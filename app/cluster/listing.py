@@ -5,8 +5,9 @@ Partial types are decoded on the common path, object by object if one cannot be 
 reported by its key; nothing about it is guessed.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -14,10 +15,11 @@ import msgspec
 from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.kube.records import Metadata, read_record
-from app.values.errors import ApiError, BadInput, UsherError
+from app.kube.records import Metadata, from_json, read_record
+from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError, BadInput, UsherError
+from app.values.json_members import JSON
 
-Object = TypeVar("Object")
+Item = TypeVar("Item")
 Fields = Any
 """An object as it was decoded: a KubeObject, or the dict of a kind that is not declared as one."""
 
@@ -29,18 +31,18 @@ class ListMeta(msgspec.Struct):
     more: str = msgspec.field(name="continue", default="")
 
 
-class ListPage(msgspec.Struct, Generic[Object]):
+class ListPage(msgspec.Struct, Generic[Item]):
     """One page of a list."""
 
     metadata: ListMeta
-    items: list[Object] | None = None
+    items: list[Item] | None = None
 
 
-class Event(msgspec.Struct, Generic[Object]):
+class Event(msgspec.Struct, Generic[Item]):
     """One line of a watch."""
 
     type: str
-    object: Object
+    object: Item
 
 
 class WatchError(msgspec.Struct):
@@ -67,8 +69,8 @@ class KindDecoders:
 
     def __init__(self, shape: Any) -> None:
         self._shape = shape
-        self._page = msgspec.json.Decoder(ListPage[shape])
-        self._event = msgspec.json.Decoder(Event[shape])
+        self._page = msgspec.json.Decoder(ListPage[shape], dec_hook=from_json)
+        self._event = msgspec.json.Decoder(Event[shape], dec_hook=from_json)
 
     def page(self, body: bytes) -> tuple[ListMeta, list[Fields | UnreadableObject]]:
         """Decode a page of a list; if one object cannot be read, the others still are.
@@ -147,8 +149,28 @@ def identity(item: Fields) -> tuple[str, str]:
 
 
 PAGE_OBJECTS = 500
-FORBIDDEN, NOT_FOUND = 403, 404
+"""A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding), the longest that the event loop is
+blocked."""
 NOT_READABLE = (FORBIDDEN, NOT_FOUND)
+
+
+async def list_pages(
+    server: ApiServer,
+    path: str,
+    decode: Callable[[bytes], tuple[ListMeta, list[Item]]],
+    params: Mapping[str, str],
+    limit: int = PAGE_OBJECTS,
+    accept: str = JSON,
+) -> AsyncIterator[tuple[ListMeta, list[Item]]]:
+    """Read a list in pages of at most `limit` objects, 0 for one of all. Raises ApiError, and what `decode` raises."""
+    token = ""
+    while True:
+        more = ({"limit": str(limit)} if limit else {}) | ({"continue": token} if token else {})
+        page, items = decode(await server.get(path, {**params, **more}, accept))
+        yield page, items
+        token = page.more
+        if not token:
+            return
 
 
 async def read_objects(
@@ -166,9 +188,8 @@ async def read_objects(
 
     Raises ApiError.
     """
-    server = ApiServer(load)
     objects: list[dict[str, Any]] = []
-    try:
+    async with ApiServer(load) as server:
         for kind in (*kinds, *optional):
             path = API_KINDS[kind].path(namespace)
             report(f"reading {path} of the cluster")
@@ -179,8 +200,6 @@ async def read_objects(
                     raise
                 if error.status == FORBIDDEN:
                     report_forbidden(path)
-    finally:
-        await server.close()
     return objects
 
 
@@ -189,43 +208,29 @@ async def list_kind(
 ) -> list[dict[str, Any]]:
     """List the objects of a kind in the preferred version that is served: all of them, or those that `keep` selects.
 
-    Raises ApiError, with the status 404 if the kind is served in none of its versions.
-    """
-    *preferred, last = API_KINDS[kind].versions
-    for version in preferred:
-        try:
-            return await list_objects(server, kind, version, namespace, keep)
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                raise
-    return await list_objects(server, kind, last, namespace, keep)
-
-
-async def list_objects(
-    server: ApiServer,
-    kind: str,
-    version: str,
-    namespace: str,
-    keep: Callable[[dict[str, Any]], bool] | None = None,
-) -> list[dict[str, Any]]:
-    """List the objects of a kind in one version, in pages: all of them, or those that `keep` selects.
-
     The API server names kind and version for the list alone; each object gets them, as in a snapshot of kubectl.
 
-    Raises ApiError.
+    Raises ApiError, with the status 404 if the kind is served in none of its versions.
     """
-    path = API_KINDS[kind].path(namespace, version)
-    type_meta = {"apiVersion": API_KINDS[kind].api_version(version), "kind": kind}
-    objects: list[dict[str, Any]] = []
-    token = ""
-    while True:
-        params = {"limit": str(PAGE_OBJECTS), **({"continue": token} if token else {})}
-        body = await server.get(path, params)
+    api_kind = API_KINDS[kind]
+    for version in api_kind.versions:
+        path, type_meta = api_kind.path(namespace, version), {"apiVersion": api_kind.api_version(version), "kind": kind}
         try:
-            page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
-        except msgspec.DecodeError as error:
-            raise ApiError(200, f"{path}: no list: {error}") from error
-        objects.extend({**item, **type_meta} for item in page.items or () if keep is None or keep(item))
-        token = page.metadata.more
-        if not token:
-            return objects
+            return [
+                {**item, **type_meta}
+                async for _, items in list_pages(server, path, partial(_whole_objects, path), {})
+                for item in items
+                if keep is None or keep(item)
+            ]
+        except ApiError as error:
+            if error.status != NOT_FOUND or version == api_kind.versions[-1]:
+                raise
+    return []
+
+
+def _whole_objects(path: str, body: bytes) -> tuple[ListMeta, list[dict[str, Any]]]:
+    try:
+        page = msgspec.json.decode(body, type=ListPage[dict[str, Any]])
+    except msgspec.DecodeError as error:
+        raise ApiError(200, f"{path}: no list: {error}") from error
+    return page.metadata, page.items or []

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
@@ -16,7 +14,7 @@ from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint
 from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
-from app.values.errors import ApiError
+from app.values.errors import FORBIDDEN, ApiError
 from app.world.state import State
 
 COMPARE_SECONDS = 600.0
@@ -117,10 +115,9 @@ class LiveCluster:
         back_off = BackOff()
         while True:
             try:
-                answer = msgspec.json.decode(await self._server.get(path, {}))
-                return answer if isinstance(answer, dict) else {}
-            except (ApiError, msgspec.DecodeError) as error:
-                if isinstance(error, ApiError) and error.status in (403, 404):
+                return await self._server.read(path) or {}
+            except ApiError as error:
+                if error.status == FORBIDDEN:
                     return {}
             await self._clock.sleep(back_off.delay(0.0, self._clock.chance()))
 

@@ -22,10 +22,11 @@ from typing import Any
 from watchfiles import awatch
 
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
+from app.cluster.time_slices import in_slices
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PolicySet, expired_exceptions, in_force
 from app.policy.document import LARGEST_POLICY_BYTES, most_values_in
-from app.policy.load import LAST_GOOD, MOUNTED, ReadSource, Source, load_steps
+from app.policy.load import LAST_GOOD, MOUNTED, ReadSource, Source, load_policies
 from app.values.computations import finish
 from app.values.errors import PolicyError
 
@@ -107,12 +108,8 @@ class PolicyBook:
         self._day = today()
         self.current = in_force(self.loaded, self._day)
 
-    def load(self) -> LoadOutcome:
-        """Load all policies again; a set with an error leaves the last valid one in force."""
-        return finish(self.load_steps())
-
-    def load_steps(self) -> Generator[None, None, LoadOutcome]:
-        """Load all policies in steps; unchanged ones are not parsed again."""
+    def load(self) -> Generator[None, None, LoadOutcome]:
+        """Load all policies again, without parsing unchanged ones; a set with an error leaves the last valid one."""
         parsed, looked_for = self._parsed.copy(), self._config_maps_listed
         self._sources_changed = False
         self._read_fingerprint = fingerprint(self._directory)
@@ -152,12 +149,8 @@ class PolicyBook:
             raise PolicyError(problems)
         return loaded
 
-    def check(self, source: str, content: Mapping[str, Any]) -> str | None:
-        """Run `check_steps` in one step."""
-        return finish(self.check_steps(source, content))[0]
-
-    def check_steps(self, source: str, content: Mapping[str, Any]) -> Generator[None, None, Checked]:
-        """Return in steps the problems that a new or changed source would cause, and the policies that it holds.
+    def check(self, source: str, content: Mapping[str, Any]) -> Generator[None, None, Checked]:
+        """Return the problems that a new or changed source would cause, and the policies that it holds.
 
         A source is a ConfigMap's texts or a GPUPolicy.
 
@@ -282,7 +275,7 @@ class PolicyBook:
         """
         async for _ in _wake_ups(self._directory, self._wake_up):
             if fingerprint(self._directory) != self._read_fingerprint or self._sources_changed:
-                on_load(await _finish_with_rests(self.load_steps()))
+                on_load(await in_slices(self.load()))
 
 
 def read_sources(
@@ -302,7 +295,7 @@ def read_sources(
         else:
             texts |= {f"{source}: {key}": text for key, text in sorted(content.items())}
     try:
-        loaded = yield from load_steps(texts, objects, knowledge, fallback, parsed)
+        loaded = yield from load_policies(texts, knowledge, fallback, objects, parsed)
     except PolicyError as error:
         raise PolicyError((*problems, *error.problems)) from error
     if problems:
@@ -355,17 +348,6 @@ def _oversized(source: str, content: Mapping[str, Any]) -> str | None:
     if sum(map(most_values_in, content.values())) > MOST_MARKS:
         return f"{source}: more than {MOST_MARKS} lines, commas, colons and brackets: use several ConfigMaps"
     return None
-
-
-async def _finish_with_rests(steps: Generator[None, None, LoadOutcome]) -> LoadOutcome:
-    """Run the steps of a load, with rests in which requests are answered."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            outcome: LoadOutcome = end.value
-            return outcome
-        await asyncio.sleep(0)
 
 
 async def _wake_ups(directory: Path, wake_up: asyncio.Event) -> AsyncIterator[None]:

@@ -16,7 +16,7 @@ from app.values.errors import SourceError
 FRESH_SECONDS = 120
 """Older samples are not read. An instant query itself looks back five minutes for a series that was not marked as ended
 (pushed metrics); exporters are scraped every 15 to 60 s."""
-ANSWER_SECONDS = 20.0
+QUERY_SECONDS = 20.0
 """Less than the time between two polls; Prometheus' own limit for a query is two minutes."""
 ANSWER_BYTES = 32 << 20
 """140,000 series of some 230 bytes: the two metrics enabled by default, of 5,000 nodes with 14 GPUs."""
@@ -77,7 +77,7 @@ class Prometheus:
 
         Raises SourceError.
         """
-        body = await self._client.ask("/api/v1/query", {"query": self._query}, ANSWER_BYTES, ANSWER_SECONDS)
+        body = await self._client.ask("/api/v1/query", {"query": self._query}, ANSWER_BYTES, QUERY_SECONDS)
         return await asyncio.to_thread(read_answer, body, self._dcgm)
 
 
@@ -129,7 +129,7 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     """
     answer = read_result(body, "vector")
     try:
-        rows = [_VECTOR.decode(raw) for raw in answer.data.result]
+        rows = [VECTOR.decode(raw) for raw in answer.data.result]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
     samples: list[MetricSample] = []
@@ -157,4 +157,4 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-_VECTOR = msgspec.json.Decoder(SeriesValue)
+VECTOR = msgspec.json.Decoder(SeriesValue)

@@ -8,18 +8,27 @@ stays in use meanwhile, and only the differences are then applied.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from app.cluster.apiserver import ApiServer
 from app.cluster.garbage_collection import leave_out_what_is_listed
-from app.cluster.listing import Fields, KindDecoders, ListMeta, Unreadable, UnreadableObject, identity, metadata_of
+from app.cluster.listing import (
+    PAGE_OBJECTS,
+    Fields,
+    KindDecoders,
+    Unreadable,
+    UnreadableObject,
+    identity,
+    list_pages,
+    metadata_of,
+)
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.records import KubeObject
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
-from app.values.errors import ApiError, BadInput
+from app.values.errors import FORBIDDEN, GONE, NOT_FOUND, UNAUTHORIZED, ApiError, BadInput
 
 LOST_SECONDS = 30.0
 """Without an open stream for this long the kind is stale (docs/reference/listeners.md#staleness)."""
@@ -85,9 +94,6 @@ class BackOff:
         return seconds
 
 
-PAGE_OBJECTS = 500
-"""A page of 500 nodes decodes in 14 ms (docs/reference/measurements.md#decoding), the longest that the event loop is
-blocked."""
 SLICE_OBJECTS = 50
 """Objects read or put between two turns of the event loop; they take some 2 ms."""
 WATCH_SECONDS = (240, 300)
@@ -122,6 +128,7 @@ class Reflector:
         self.unreadable: set[str] = set()
         self.synced = False
         self.refusal: str | None = None
+        self._selection = {"labelSelector": kind.selector} if kind.selector else {}
         self._server = server
         self._metrics = metrics
         self._clock = clock or Clock()
@@ -158,12 +165,12 @@ class Reflector:
         return "closed", ""
 
     def _failure_reason(self, error: ApiError) -> str:
-        if error.status == 410:
+        if error.status == GONE:
             self._version = None
             return "gone"
-        if error.status == 401:
+        if error.status == UNAUTHORIZED:
             return "unauthorized"
-        if error.status in (403, 404):
+        if error.status in (FORBIDDEN, NOT_FOUND):
             self.refusal = str(error)
             return "refused"
         return "http" if error.status else "connection"
@@ -176,7 +183,7 @@ class Reflector:
         try:
             facts, version = await self._pages(PAGE_OBJECTS)
         except ApiError as error:
-            if error.status != 410:
+            if error.status != GONE:
                 raise
             facts, version = await self._pages(0)
         await self._replace_all(facts)
@@ -189,29 +196,13 @@ class Reflector:
     async def _pages(self, limit: int) -> tuple[Facts, str]:
         facts: Facts = {}
         version = ""
-        async for page, items in self._list_pages(self._decoders, limit):
+        async for page, items in list_pages(self._server, self.kind.path, self._decoders.page, self._selection, limit):
             for index, item in enumerate(items):
                 self._read_item(item, facts)
                 if index % SLICE_OBJECTS == SLICE_OBJECTS - 1:
                     await self._rest()
             version = page.resourceVersion
         return facts, version
-
-    async def _list_pages(
-        self, decoders: KindDecoders, limit: int, accept: str = "application/json"
-    ) -> AsyncIterator[tuple[ListMeta, list[Fields | UnreadableObject]]]:
-        """Read a list in pages of at most `limit` objects, 0 for one of all. Raises ApiError, Unreadable."""
-        token = ""
-        while True:
-            params = ({"limit": str(limit)} if limit else {}) | ({"continue": token} if token else {})
-            page, items = decoders.page(await self._server.get(self.kind.path, self._params(params), accept))
-            yield page, items
-            token = page.more
-            if not token:
-                return
-
-    def _params(self, params: Mapping[str, str]) -> dict[str, str]:
-        return {**params, "labelSelector": self.kind.selector} if self.kind.selector else dict(params)
 
     def _read_item(self, item: Fields | UnreadableObject, facts: Facts) -> None:
         if isinstance(item, UnreadableObject):
@@ -263,12 +254,13 @@ class Reflector:
     async def _watch(self) -> None:
         seconds = WATCH_SECONDS[0] + self._clock.chance() * (WATCH_SECONDS[1] - WATCH_SECONDS[0])
         params = {
+            **self._selection,
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version or "",
             "timeoutSeconds": str(int(seconds)),
         }
-        async with self._server.watch(self.kind.path, self._params(params), self._clock.silence) as stream:
+        async with self._server.watch(self.kind.path, params, self._clock.silence) as stream:
             self.stream.established(self._clock.now())
             self.refusal = None
             if self._reported:
@@ -280,7 +272,7 @@ class Reflector:
                         self.apply_event(line)
                 self.stream.received(self._clock.now())
                 if self._relist_asked:
-                    raise ApiError(410, "list and index differ")
+                    raise ApiError(GONE, "list and index differ")
 
     def apply_event(self, line: bytes) -> None:
         """Apply one event, a line of a watch.
@@ -329,7 +321,8 @@ class Reflector:
 
     async def _identities(self) -> AsyncIterator[tuple[str, str]]:
         """List keys and UIDs only, in pages: the metadata of 50,000 pods at once would be 50 MB."""
-        async for _, items in self._list_pages(NAMES, PAGE_OBJECTS, METADATA_ONLY):
+        pages = list_pages(self._server, self.kind.path, NAMES.page, self._selection, accept=METADATA_ONLY)
+        async for _, items in pages:
             for item in items:
                 if not isinstance(item, UnreadableObject):
                     yield identity(item)

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from app.admission.review import has_our_scheduler
-from app.admission.reviewed_pod import is_exempt
+from app.admission.reviewed_pod import has_our_scheduler, is_exempt
 from app.cluster.apiserver import ApiServer
 from app.cluster.listing import ListPage
 from app.cluster.reflector import Clock
@@ -24,13 +23,12 @@ from app.kube.pods import DECISION, Pod, read_pod
 from app.kube.records import KubeObject
 from app.nodes.model import Node
 from app.placement.engine import class_for_demand, judge_class
-from app.policy.compiled import PolicySet
-from app.policy.match import Ruling
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError, BadInput
 from app.values.reasons import Duration
 from app.world.state import State
+from app.world.world import World
 
 NODE_SECONDS = 0.25
 """Between two nodes: 5,000 nodes with GPU pods take 21 minutes, and some 20 ms of the API server's CPU a second (a
@@ -48,19 +46,6 @@ _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyView:
-    """What is needed of the service: rulings, the policies in force, and whether the state is synced.
-
-    In `shadow` mode gpu-usher admits nothing, so that no pod has a decision annotation.
-    """
-
-    ruling: Callable[[Pod], Ruling]
-    policies: Callable[[], PolicySet]
-    ready: Callable[[], bool]
-    shadow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class SlippedPod:
     """Why a running pod is reported. `kind` is unadmitted or misplaced; `reason` is the refusal's code, empty for
     unadmitted."""
@@ -69,14 +54,16 @@ class SlippedPod:
     reason: str = ""
 
 
-def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> SlippedPod | None:
-    """Return why a running GPU pod is reported; None if it is right. One that is both is unadmitted, the cause."""
-    labels = state.namespaces.labels(pod.namespace)
-    if is_exempt(pod.namespace, labels, state.knowledge):
+def slip_of(pod: Pod, node: Node, world: World, shadow: bool = False) -> SlippedPod | None:
+    """Return why a running GPU pod is reported; None if it is right. One that is both is unadmitted, the cause.
+
+    In `shadow` mode gpu-usher admits nothing, so that no pod has a decision annotation.
+    """
+    if is_exempt(pod.namespace, world.state.namespaces.labels(pod.namespace), world.knowledge):
         return None
-    ruling = policy_view.ruling(pod)
+    ruling = world.ruling(pod)
     admitted_by_us = DECISION in pod.annotations
-    if not policy_view.shadow and not admitted_by_us and has_our_scheduler(pod, ruling, policy_view.policies()):
+    if not shadow and not admitted_by_us and has_our_scheduler(pod, ruling, world.policies):
         return SlippedPod("unadmitted")
     demand = ruling.demand
     refusal = judge_class(demand, class_for_demand(demand, node)) if demand.requests_gpus else None
@@ -86,14 +73,18 @@ def slip_of(pod: Pod, node: Node, state: State, policy_view: PolicyView) -> Slip
 
 
 class SlippedPods:
-    """Checks the running GPU pods of one node after another."""
+    """Checks the running GPU pods of one node after another. `world` gives None until the state is synced."""
 
     def __init__(
-        self, server: ApiServer, state: State, policy_view: PolicyView, metrics: Metrics, clock: Clock | None = None
+        self,
+        server: ApiServer,
+        state: State,
+        world: Callable[[], World | None],
+        metrics: Metrics,
+        shadow: bool = False,
+        clock: Clock | None = None,
     ) -> None:
-        self._server = server
-        self._state = state
-        self._policy_view = policy_view
+        self._server, self._state, self._world, self._shadow = server, state, world, shadow
         self._metrics = metrics
         self._clock = clock or Clock()
         self._slipped_by_node: dict[str, Mapping[str, SlippedPod]] = {}
@@ -102,7 +93,7 @@ class SlippedPods:
     async def run(self) -> None:
         """Check all nodes, round after round, until cancelled."""
         while True:
-            if self._policy_view.ready():
+            if self._world() is not None:
                 await self.check_all_nodes()
             await self._clock.sleep(ROUND_SECONDS)
 
@@ -141,7 +132,8 @@ class SlippedPods:
 
     def _slip_of(self, document: Mapping[str, Any], node: Node) -> SlippedPod | None:
         try:
-            return slip_of(read_pod(document), node, self._state, self._policy_view)
+            world = self._world()
+            return slip_of(read_pod(document), node, world, self._shadow) if world is not None else None
         except BadInput:
             return None  # the watch has counted it as unreadable
 

@@ -14,15 +14,15 @@ import yaml
 
 from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES
 from app.kube.api_kinds import API_KINDS, DRA, FLEET
+from app.kube.gangs import PodGroup
 from app.kube.node_selectors import NodeSelectorTerm, read_terms
-from app.kube.numa_zones import read_topology
+from app.kube.numa_zones import NodeResourceTopology, read_topology
 from app.kube.objects import Namespace, NodeObject, RuntimeClass
-from app.kube.partial_types import PartialExistingPod
-from app.kube.pod_limits import POD
-from app.kube.records import read_record
+from app.kube.pod_object import ContainerObject, PodMetadata, PodObject, PodSpec, PodStatus
+from app.kube.records import part_of, read_record
 from app.policy.document import yaml_problem
 from app.values.errors import BadInput, MalformedPod, SnapshotError
-from app.values.json_members import member, object_if_any
+from app.values.json_members import Object, member, object_if_any
 from app.world.state import State
 
 SNAPSHOT_KINDS = (*FLEET, *ADMISSION_KINDS, "PodGroup", "NodeResourceTopology", *DRA)
@@ -116,8 +116,10 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
         "ResourceClaim": devices.put_claim,
         "ResourceClaimTemplate": devices.put_claim_template,
         "Namespace": lambda one: state.put_namespace(_name(one), read_record(Namespace, one)),
-        "PodGroup": lambda one: state.pod_groups.update({_key(one): one}),
-        "NodeResourceTopology": lambda one: state.put_topology(_name(one), read_topology(one)),
+        "PodGroup": lambda one: state.pod_groups.update({_key(one): read_record(PodGroup, one)}),
+        "NodeResourceTopology": lambda one: state.put_topology(
+            _name(one), read_topology(read_record(NodeResourceTopology, one))
+        ),
         "RuntimeClass": lambda one: state.put_runtime_class(_name(one), read_record(RuntimeClass, one)),
     }
     for kind in (*put, *(kind for kind in ADMISSION_TYPES if kind not in put)):
@@ -127,8 +129,6 @@ def fill(state: State, objects: list[dict[str, Any]]) -> dict[str, int]:
                     raise MalformedPod("metadata.name: got none, wants the name of the object")
                 if kind in DRA and kind != "DeviceTaintRule":
                     devices.dra.served_version = _version(item) or devices.dra.served_version
-                if kind == "Pod":
-                    read_record(POD, item)
                 if kind in put:
                     put[kind](item)
                 elif kind in ADMISSION_TYPES:
@@ -166,9 +166,6 @@ def _name(item: Mapping[str, Any]) -> str:
     return member(_metadata(item), "name", str, "metadata.") or ""
 
 
-Object = dict[str, Any]
-
-
 class _ObjectKind(msgspec.Struct):
     kind: str = ""
 
@@ -179,9 +176,21 @@ class _List(_ObjectKind):
 
 _KIND = msgspec.json.Decoder(_ObjectKind)
 _LIST = msgspec.json.Decoder(_List)
+_CONTAINER = part_of(ContainerObject, "name", "image", "env", "volume_mounts", "security_context")
+_SPEC = part_of(
+    PodSpec, "volumes", "tolerations", "node_selector", "topology_spread_constraints", "scheduling_gates",
+    containers=_CONTAINER, init_containers=_CONTAINER,
+)  # fmt: skip
+_EXISTING_POD = part_of(
+    PodObject,
+    metadata=part_of(PodMetadata, "managed_fields"),
+    spec=_SPEC,
+    status=part_of(PodStatus, "conditions", "init_container_statuses"),
+)
+"""What is read of a pod of a large snapshot, which holds GPUs and constrains where other pods may run."""
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
     "Node": msgspec.json.Decoder(NodeObject),
-    "Pod": msgspec.json.Decoder(PartialExistingPod),
+    "Pod": msgspec.json.Decoder(_EXISTING_POD),
 }
 
 
@@ -208,24 +217,28 @@ def _object(raw: msgspec.Raw, keep_whole: Callable[[Object], bool]) -> Object:
     if decoder is None:
         whole: Object = msgspec.json.decode(raw)
         return whole
-    document: Object = msgspec.to_builtins(decoder.decode(raw))
+    document: Object = msgspec.json.decode(msgspec.json.encode(decoder.decode(raw)))
     if kind == "Pod" and keep_whole(document):
         document = msgspec.json.decode(raw)
     return {**document, "kind": kind}
 
 
 def bound_volumes(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[NodeSelectorTerm, ...]]:
-    """Return the node affinity of the volume that is bound to each PersistentVolumeClaim, by the claim's key."""
-    volumes = {
-        volume["metadata"]["name"]: read_terms(((volume.get("spec") or {}).get("nodeAffinity") or {}).get("required"))
-        for volume in objects
-        if volume.get("kind") == "PersistentVolume"
-    }
-    bound = {
-        f"{claim['metadata'].get('namespace') or 'default'}/{claim['metadata']['name']}": volumes.get(
-            (claim.get("spec") or {}).get("volumeName") or "", ()
-        )
+    """Return the node affinity of the volume that is bound to each PersistentVolumeClaim, by the claim's key.
+
+    Raises BadInput.
+    """
+    volumes: dict[str, tuple[NodeSelectorTerm, ...]] = {}
+    for volume in objects:
+        if volume.get("kind") == "PersistentVolume":
+            name, affinity = volume["metadata"]["name"], (volume.get("spec") or {}).get("nodeAffinity") or {}
+            try:
+                volumes[name] = read_terms(affinity.get("required"))
+            except BadInput as error:
+                raise BadInput(f"PersistentVolume {name}: spec.nodeAffinity.required.{error}") from error
+    return {
+        f"{claim['metadata'].get('namespace') or 'default'}/{claim['metadata']['name']}": terms
         for claim in objects
         if claim.get("kind") == "PersistentVolumeClaim"
+        and (terms := volumes.get((claim.get("spec") or {}).get("volumeName") or ""))
     }
-    return {key: terms for key, terms in bound.items() if terms}

@@ -19,8 +19,7 @@ from app.policy.compiled import PolicySet, in_force
 from app.policy.load import LAST_GOOD, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.values.computations import finish
 from app.values.errors import PolicyError
-
-Object = Mapping[str, Any]
+from app.values.json_members import JSONObject, object_if_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +35,18 @@ class StoredPolicies:
     last_good: Mapping[str, str]
 
 
-def _stored(objects: Iterable[Object], directory: Path | None, namespace: str) -> StoredPolicies:
+def _stored(objects: Iterable[JSONObject], directory: Path | None, namespace: str) -> StoredPolicies:
     documents = [document for document in objects if document.get("kind") in ("GPUPolicy", "ConfigMap")]
     config_maps = [document for document in documents if document["kind"] == "ConfigMap"]
     sources: dict[str, Mapping[str, Any]] = {}
     for config_map in config_maps:
-        metadata = _metadata(config_map)
+        metadata = object_if_any(config_map, "metadata")
         if _is_labelled(metadata):
             source = f"{CONFIGMAP} {metadata.get('namespace') or 'default'}/{metadata.get('name')}"
             sources[source] = config_map.get("data") or {}
     for document in documents:
         if document["kind"] == "GPUPolicy":
-            name = str(_metadata(document).get("name"))
+            name = str(object_if_any(document, "metadata").get("name"))
             sources[f"{GPUPOLICY} {name}"] = policy_of(name, document.get("spec"))
     mounted = _data_of(config_maps, namespace, MOUNTED)
     texts = policy_texts(directory) if directory else mounted or policy_texts(shipped_policies())
@@ -55,7 +54,7 @@ def _stored(objects: Iterable[Object], directory: Path | None, namespace: str) -
     return StoredPolicies(texts, sources, {} if directory else _data_of(config_maps, namespace, LAST_GOOD))
 
 
-def policies_of(objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str) -> PolicySet:
+def policies_of(objects: Iterable[JSONObject], directory: Path | None, knowledge: Knowledge, today: str) -> PolicySet:
     """Load the policies in force on the day `today`, which is written as YYYY-MM-DD.
 
     `objects` are any objects of the cluster or snapshot; those that are no source of policies are skipped. Where
@@ -68,7 +67,7 @@ def policies_of(objects: Iterable[Object], directory: Path | None, knowledge: Kn
 
 
 def policies_or_last_good(
-    objects: Iterable[Object], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
+    objects: Iterable[JSONObject], directory: Path | None, knowledge: Knowledge, today: str, namespace: str = NAMESPACE
 ) -> tuple[PolicySet, str, tuple[str, ...]]:
     """Load the policies as `policies_of`, or, of an invalid set, what a replica that starts with it would serve.
 
@@ -86,25 +85,23 @@ def policies_or_last_good(
         return in_force(loaded, today), serving, error.problems
 
 
-def holds_policies(document: Object) -> bool:
+def holds_policies(document: JSONObject) -> bool:
     """Tell whether an object is a source of policies."""
     if document.get("kind") == "ConfigMap":
-        metadata = _metadata(document)
+        metadata = object_if_any(document, "metadata")
         return metadata.get("name") == MOUNTED or _is_labelled(metadata)
     return document.get("kind") == "GPUPolicy"
 
 
-def _data_of(config_maps: list[Object], namespace: str, name: str) -> dict[str, str]:
+def _data_of(config_maps: list[JSONObject], namespace: str, name: str) -> dict[str, str]:
     for config_map in config_maps:
-        if (_metadata(config_map).get("namespace"), _metadata(config_map).get("name")) == (namespace, name):
+        if (
+            object_if_any(config_map, "metadata").get("namespace"),
+            object_if_any(config_map, "metadata").get("name"),
+        ) == (namespace, name):
             return dict(sorted((config_map.get("data") or {}).items()))
     return {}
 
 
-def _is_labelled(metadata: Object) -> bool:
+def _is_labelled(metadata: JSONObject) -> bool:
     return (metadata.get("labels") or {}).get(POLICY_LABEL) == POLICY_LABEL_VALUE and metadata.get("name") != MOUNTED
-
-
-def _metadata(document: Object) -> Object:
-    metadata: Object = document.get("metadata") or {}
-    return metadata

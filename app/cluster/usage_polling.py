@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from app.admission.validators import IdleLimit, idle_limit
-from app.cluster.prometheus import PrometheusClient, SeriesValue, read_result
+from app.cluster.prometheus import VECTOR, PrometheusClient, read_result
 from app.cluster.reflector import Clock
 from app.knowledge.dcgm import DCGM, UsageMetrics
 from app.knowledge.products import WHOLE_MILLI
@@ -27,8 +27,18 @@ from app.policy.compiled import PolicySet
 from app.telemetry.logs import event, now
 from app.telemetry.metrics import UseMetrics
 from app.usage.history import MINUTE, UseHistory, with_sharing
-from app.usage.reading import HALF_MINUTE, HistoryBuilder, RangeQuery, count_query, range_queries, spans, window_seconds
+from app.usage.reading import (
+    DAY,
+    HALF_MINUTE,
+    HistoryBuilder,
+    RangeQuery,
+    count_query,
+    range_queries,
+    spans,
+    window_seconds,
+)
 from app.usage.table import UseSummary, poll_window, summary_of
+from app.values.computations import T
 from app.values.errors import SourceError
 from app.world.state import State
 
@@ -37,14 +47,12 @@ WORK_SECONDS = 0.0005
 REST_SECONDS = 0.001
 """A rest. With WORK_SECONDS a thread takes a third of one core at most. A guess."""
 
-Item = TypeVar("Item")
-
 
 def pausing(
-    items: Iterable[Item],
+    items: Iterable[T],
     clock: Callable[[], float] = time.perf_counter,
     rest: Callable[[float], None] = time.sleep,
-) -> Iterator[Item]:
+) -> Iterator[T]:
     """Yield items, and rest when the work on them has taken WORK_SECONDS. For threads: the event loop must not rest."""
     began = clock()
     for item in items:
@@ -58,8 +66,6 @@ POLL_SECONDS = 300.0
 """Idleness is measured in quarters of an hour, and a poll asks nine range queries (docs/reference/usage.md#polls)."""
 FORGET_SECONDS = 900.0
 """After this time without a successful poll nothing is known of use any more: two failed polls change nothing."""
-DAY = 86_400.0
-"""Seconds that are read, unless a policy looks back further: use follows the hours of people; a day has them all."""
 MOST_BELOWS = 8
 """Activities of policies that are counted by, the lowest of them. A guess; by more nothing is idle, and none denies."""
 
@@ -156,6 +162,7 @@ class UsagePoller:
             self._note(_not_judged(self._policies()))
             return
         limits = _limits(self._policies())
+        # A day, unless a policy looks back further: use follows the hours of people, and a day has them all.
         seconds = max((DAY, *(limit.seconds for limit in limits)))
         belows = sorted({limit.below for limit in limits})[:MOST_BELOWS]
         nodes = dict(self._state.nodes)
@@ -237,7 +244,7 @@ def shared_nodes(nodes: Mapping[str, Node]) -> frozenset[str]:
     return frozenset(name for name, node in nodes.items() if node.node_class.sharing in SHARES)
 
 
-ANSWER_SECONDS = 120.0
+QUERY_SECONDS = 120.0
 """Seconds for one query, which is Prometheus' own limit."""
 ANSWER_BYTES = 64 << 20
 """Bytes of one answer: 200,000 points of 25 bytes, and 50,000 series with 600 bytes of labels."""
@@ -286,15 +293,15 @@ class PrometheusUse:
         for query in range_queries(self._dcgm, self._usage, window):
             for first, last in spans(start, end, window, series):
                 params = {"query": query.text, "start": str(first), "end": str(last), "step": str(window)}
-                body = await self._client.ask("/api/v1/query_range", params, ANSWER_BYTES, ANSWER_SECONDS)
+                body = await self._client.ask("/api/v1/query_range", params, ANSWER_BYTES, QUERY_SECONDS)
                 await asyncio.to_thread(self._take, builder, query, body, start, window)
         return await asyncio.to_thread(builder.history, start, end, window, tuple(self._warnings), self._pace)
 
     async def _count(self, end: float, seconds: int) -> int:
         text = count_query(self._dcgm, self._usage, seconds)
         params = {"query": text, "time": str(end)}
-        body = await self._client.ask("/api/v1/query", params, ANSWER_BYTES, ANSWER_SECONDS)
-        counts = [_COUNT.decode(raw) for raw in self._result(body, "vector")]
+        body = await self._client.ask("/api/v1/query", params, ANSWER_BYTES, QUERY_SECONDS)
+        counts = [VECTOR.decode(raw) for raw in self._result(body, "vector")]
         return int(float(counts[0].value[1])) if counts else 0
 
     def _result(self, body: bytes, kind: str) -> list[msgspec.Raw]:
@@ -320,5 +327,4 @@ def _points(values: list[tuple[float, str]], start: float, window: int) -> Itera
             continue
 
 
-_COUNT: Any = msgspec.json.Decoder(SeriesValue)
 _MATRIX: Any = msgspec.json.Decoder(SeriesValues)

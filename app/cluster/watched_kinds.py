@@ -8,12 +8,15 @@ from typing import Any, Generic, TypeVar
 from app.cluster.policy_watch import CONFIGMAP, GPUPOLICY, PolicyBook
 from app.kube.admission_objects import ADMISSION_KINDS, ADMISSION_TYPES, AdmissionObjects
 from app.kube.api_kinds import API_KINDS, NAMESPACE
-from app.kube.device_classes import read_class, read_taint_rule
-from app.kube.numa_zones import read_topology
+from app.kube.device_classes import DeviceClass, DeviceTaintRule
+from app.kube.devices import ResourceSlice
+from app.kube.gangs import ANNOTATIONS, LABELS
+from app.kube.numa_zones import NodeResourceTopology, read_topology
 from app.kube.objects import ConfigMap, GPUPolicyObject, Namespace, NodeObject, RuntimeClass
-from app.kube.partial_types import PartialObject, PartialPod, PartialResourceClaim, PartialTopology
-from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
-from app.kube.slice_reading import read_slice
+from app.kube.pod_object import ContainerObject, PodMetadata, PodObject, PodSpec, PodStatus
+from app.kube.pods import GPU_MEMORY, GROUP_LABELS, PRODUCTS, WORKLOAD_CLASS
+from app.kube.records import part_of
+from app.kube.resource_claims import ResourceClaim, ResourceClaimTemplate
 from app.nodes.conditions import read_bad_conditions, read_not_ready
 from app.nodes.model import Node
 from app.nodes.reading import node_of
@@ -23,6 +26,26 @@ from app.world.pod_index import PodRecord, read_pod_record
 from app.world.state import State
 
 Fact = TypeVar("Fact")
+
+
+_CONTAINER = part_of(ContainerObject, "name", "image", "ports", "env", "volume_mounts", "security_context")
+_WATCHED_POD = part_of(
+    PodObject,
+    metadata=part_of(
+        PodMetadata, "managed_fields", "deletion_timestamp", "generate_name",
+        labels=(*GROUP_LABELS, *(label for label, _ in LABELS)),
+        annotations=(GPU_MEMORY, PRODUCTS, WORKLOAD_CLASS, *(annotation for annotation, _ in ANNOTATIONS)),
+    ),
+    spec=part_of(
+        PodSpec, "affinity", "topology_spread_constraints", "tolerations", "node_selector", "volumes",
+        "ephemeral_containers", "scheduling_gates", "scheduler_name",
+        containers=_CONTAINER, init_containers=_CONTAINER,
+    ),
+    status=part_of(
+        PodStatus, "conditions", "container_statuses", "init_container_statuses", "resource_claim_statuses", "qos_class"
+    ),
+)  # fmt: skip
+"""What says which GPUs a pod holds or waits for: some fields of a Pod, as there may be half a million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +93,14 @@ def dra_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """
     devices = state.devices
     return (
-        WatchedKind(*_name_and_path("DeviceClass", version=version), PartialObject, read_class,
+        WatchedKind(*_name_and_path("DeviceClass", version=version), DeviceClass, lambda found: found,
              _by_fact(devices.take_device_class), lambda key, _uid: devices.drop_device_class(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceSlice", version=version), PartialObject, read_slice,
+        WatchedKind(*_name_and_path("ResourceSlice", version=version), ResourceSlice, lambda found: found,
              _by_fact(devices.take_slice), lambda key, _uid: devices.drop_slice(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceClaim", version=version), PartialResourceClaim, read_resource_claim,
+        WatchedKind(*_name_and_path("ResourceClaim", version=version), ResourceClaim, lambda found: found,
              _by_fact(devices.take_claim), lambda key, _uid: devices.drop_claim(key), needed=False),
-        WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), PartialObject,
-             read_resource_claim_template, _by_fact(devices.take_claim_template),
+        WatchedKind(*_name_and_path("ResourceClaimTemplate", version=version), ResourceClaimTemplate,
+             lambda found: found.claim, _by_fact(devices.take_claim_template),
              lambda key, _uid: devices.drop_claim_template(key), needed=False),
     )  # fmt: skip
 
@@ -86,7 +109,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
     """Return the kind by which an administrator taints devices, which few clusters serve."""
     devices = state.devices
     return (
-        WatchedKind(*_name_and_path("DeviceTaintRule", version=version), PartialObject, read_taint_rule,
+        WatchedKind(*_name_and_path("DeviceTaintRule", version=version), DeviceTaintRule, lambda found: found,
              _by_fact(devices.take_taint_rule), lambda key, _uid: devices.drop_taint_rule(key), needed=False),
     )  # fmt: skip
 
@@ -94,7 +117,7 @@ def taint_rule_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]
 def topology_kinds(state: State, version: str) -> tuple[WatchedKind[Any], ...]:
     """Return the kind by which agents on nodes tell what is free on each NUMA node (kube/numa_zones.py)."""
     return (
-        WatchedKind(*_name_and_path("NodeResourceTopology", version=version), PartialTopology, read_topology,
+        WatchedKind(*_name_and_path("NodeResourceTopology", version=version), NodeResourceTopology, read_topology,
              _by_key(state.put_topology), lambda key, _uid: state.put_topology(key, None), needed=False),
     )  # fmt: skip
 
@@ -152,13 +175,13 @@ def _nodes(state: State) -> WatchedKind[Node]:
 
 
 def _pods(state: State) -> WatchedKind[PodRecord]:
-    def read(document: Mapping[str, Any]) -> PodRecord:
-        return read_pod_record(document, state.knowledge, state.allocations.get(document["metadata"].get("uid", "")))
+    def read(pod: PodObject) -> PodRecord:
+        return read_pod_record(pod, state.knowledge, state.allocations.get(pod.metadata.uid))
 
     def put(_key: str, uid: str, record: PodRecord) -> None:
         state.take_pod(uid, record)
 
-    return WatchedKind(*_name_and_path("Pod"), PartialPod, read, put, lambda _key, uid: state.drop_pod(uid))
+    return WatchedKind(*_name_and_path("Pod"), _WATCHED_POD, read, put, lambda _key, uid: state.drop_pod(uid))
 
 
 def _name_and_path(kind: str, namespace: str = NAMESPACE, version: str = "") -> tuple[str, str]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.demo.notation import DEFAULT, MIG, DemoDeviceClass, DemoFleet, DemoGPU, DemoPod, NodePool, Slice, read_fleet
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_models import NVIDIA_DRIVER
+from app.values.json_members import Object
 
 API_VERSION = "resource.k8s.io/v1"
 ARCHITECTURES = {"8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper", "10": "Blackwell"}
@@ -221,8 +222,6 @@ ADMITTED = {
     "tolerations": [{"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}],
 }
 """What admission adds to every GPU pod."""
-
-Object = dict[str, Any]
 
 
 def demo_fleet(name: str = DEFAULT) -> list[Object]:

@@ -8,9 +8,11 @@ from typing import Any
 from app.admission.match_conditions import AMOUNTS
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
+from app.kube.finished_pods import FinishedPod
+from app.nodes.gpu_health import Health
 from app.nodes.model import Node
-from app.policy.schema_admission import AUTO
 from app.values.json_members import JSONObject
+from app.world.world import World
 
 APPLY = "kubectl apply --server-side --force-conflicts -f gpu-usher.yaml (README.md, Install), or helm upgrade"
 """How an installation is repaired. A single file of deploy/base would take away what the overlay's components add."""
@@ -57,7 +59,7 @@ class GPUPodTried:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedCluster:
-    """The cluster that is examined.
+    """The cluster that is examined: its World, and what the doctor reads or measures beside it.
 
     `objects` are listed by kind; a kind that the cluster does not serve is absent.
     `refused` are the kinds (and other requests) that could not be read, with the API server's message.
@@ -65,14 +67,16 @@ class ExaminedCluster:
     `ahead_seconds` is how far its clock is ahead of ours; None where it did not send the time.
     `rules` are the resourceRules of gpu-usher's service account; None where they could not be read.
     `namespace` is where gpu-usher runs.
-    `runtime_classes` are the values of runtimeClassName of the policies.
     `extender_hosts` are the hosts of the URLs at which the scheduler's configuration calls the extender.
     `tried` is what became of a GPU pod by dry run; None where the user may not create one.
+    `cpu_guard` is true where the component cpu-guard is installed.
+    `health` is what DCGM says of the GPUs of each node.
+    `finished` are the GPU pods that have ended. `schedulers` are the schedulers that placed GPU pods on each node.
+    `now` is a Unix time. `since` has by node name and label when the label was set at the latest, where known.
     """
 
-    knowledge: Knowledge
+    world: World
     objects: Mapping[str, tuple[JSONObject, ...]] = field(default_factory=dict)
-    nodes: tuple[Node, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     ahead_seconds: float | None = None
@@ -80,9 +84,22 @@ class ExaminedCluster:
     rules: tuple[JSONObject, ...] | None = None
     slipped: tuple[SlippedReport, ...] = ()
     namespace: str = "gpu-usher"
-    runtime_classes: tuple[str, ...] = (AUTO,)
     extender_hosts: tuple[str, ...] = ()
     tried: GPUPodTried | None = None
+    cpu_guard: bool = False
+    health: Mapping[str, Health] = field(default_factory=dict)
+    finished: tuple[FinishedPod, ...] = ()
+    schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    now: float = 0.0
+    since: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return self.world.knowledge
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(self.world.nodes.values())
 
     def objects_of(self, kind: str) -> tuple[JSONObject, ...]:
         """Return the objects of a kind; none where it is not served, or could not be read."""
@@ -93,6 +110,16 @@ class ExaminedCluster:
 
     def gpu_nodes(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.has_gpus)
+
+    def machines(self) -> Iterator[Node]:
+        """List the nodes that are machines, with or without GPUs: a virtual node's kubelet runs no pods itself."""
+        return (node for node in self.nodes if not self.knowledge.evidence.is_other(node.labels, virtual=True))
+
+    def runtime_class_names(self) -> frozenset[str]:
+        """Name the values of runtimeClassName of the policies, which may be Auto."""
+        return frozenset(
+            name for policy in self.world.policies.policies if (name := policy.spec.admission.runtime_class_name)
+        )
 
 
 def object_name(kind: str, item: JSONObject) -> str:

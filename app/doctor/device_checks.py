@@ -5,50 +5,42 @@ One function per check; the table of checks stands at the end. A healthy fleet h
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from app.doctor.fleet_checks import Finding, advice, merged, problem
 from app.dra.cluster_devices import ClusterDevices, PoolID
 from app.dra.selectors import ClaimError, NotJudged, Selection
 from app.dra.words import plain_error
 from app.kube.device_classes import DeviceClass, tolerates
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_models import NVIDIA_DRIVER
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint, ResourceSlice
 from app.kube.pod_requests import read_amounts
 from app.kube.resource_claims import DeviceToleration
-from app.nodes.model import Node
 from app.values.errors import VersionError
 from app.values.versions import Version, parse_version, show_version
+from app.world.world import World
 
 GPU_DRIVER = "gpu."
 """A driver of GPUs is named after its vendor's domain with this before it: gpu.nvidia.com, gpu.amd.com, gpu.intel.com.
 Others, such as compute-domain.nvidia.com, work beside a device plugin."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExaminedDevices:
-    """The nodes by name, and all facts about devices."""
-
-    nodes: Mapping[str, Node]
-    devices: ClusterDevices
-    selection: Selection = field(default_factory=Selection)
-
-    def newest(self) -> Iterator[tuple[PoolID, tuple[ResourceSlice, ...], tuple[ResourceSlice, ...]]]:
-        """List each pool with the slices of its newest generation, and those of older ones."""
-        pools: dict[PoolID, list[ResourceSlice]] = {}
-        for one in self.devices.pools.slices():
-            pools.setdefault((one.driver, one.pool), []).append(one)
-        for pool, slices in sorted(pools.items()):
-            generation = max(one.generation for one in slices)
-            current = tuple(one for one in slices if one.generation == generation)
-            yield pool, current, tuple(one for one in slices if one.generation < generation)
-
-    def all_devices(self) -> Iterator[Device]:
-        """List the devices of the newest generation of each pool."""
-        return (device for _, slices, _ in self.newest() for one in slices for device in one.devices)
+def newest_slices(world: World) -> Iterator[tuple[PoolID, tuple[ResourceSlice, ...], tuple[ResourceSlice, ...]]]:
+    """List each pool with the slices of its newest generation, and those of older ones."""
+    pools: dict[PoolID, list[ResourceSlice]] = {}
+    for one in world.devices.pools.slices():
+        pools.setdefault((one.driver, one.pool), []).append(one)
+    for pool, slices in sorted(pools.items()):
+        generation = max(one.generation for one in slices)
+        current = tuple(one for one in slices if one.generation == generation)
+        yield pool, current, tuple(one for one in slices if one.generation < generation)
 
 
-DeviceCheck = Callable[[ExaminedDevices], Iterator[Finding]]
+def all_devices(world: World) -> Iterator[Device]:
+    """List the devices of the newest generation of each pool."""
+    return (device for _, slices, _ in newest_slices(world) for one in slices for device in one.devices)
+
+
+DeviceCheck = Callable[[World], Iterator[Finding]]
 ONE_SIDE = {
     NVIDIA_DRIVER: "let one of them serve a node: label it nvidia.com/gpu.deploy.device-plugin=false (GPU Operator), or"
     " set resources.gpus.enabled=false in the values of the DRA driver's chart"
@@ -60,21 +52,20 @@ ONE_SIDE_OF_OTHERS = (
 )
 
 
-def incomplete_pools(examined: ExaminedDevices) -> Iterator[Finding]:
+def incomplete_pools(world: World) -> Iterator[Finding]:
     """Report pools of which slices are missing: kube-scheduler allocates none of their devices."""
-    for (driver, _), slices, _ in examined.newest():
-        if len(slices) != slices[0].size:
-            text = (
-                f"{driver}: {len(slices)} of {slices[0].size} ResourceSlices of a pool are there, so that none of its"
-            )
+    for (driver, _), slices, _ in newest_slices(world):
+        size = slices[0].spec.pool.size
+        if len(slices) != size:
+            text = f"{driver}: {len(slices)} of {size} ResourceSlices of a pool are there, so that none of its"
             text += " devices can be allocated"
             yield problem("PoolIncomplete", text, "read the log of the driver's pod on the node", *_names(slices))
 
 
-def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
+def invalid_pools(world: World) -> Iterator[Finding]:
     """Report pools that kube-scheduler takes for invalid: equal device names, or counters that are not there."""
-    for node in examined.nodes.values():
-        for pool in examined.devices.pools.pools(node):
+    for node in world.nodes.values():
+        for pool in world.devices.pools.pools(node):
             if pool.invalid:
                 text = (
                     f"{pool.id[0]}: the pool is invalid, so that none of its devices can be allocated: {pool.invalid}"
@@ -83,28 +74,28 @@ def invalid_pools(examined: ExaminedDevices) -> Iterator[Finding]:
                 yield problem("PoolInvalid", text, remedy, nodes=(node.name,))
 
 
-def stale_slices(examined: ExaminedDevices) -> Iterator[Finding]:
+def stale_slices(world: World) -> Iterator[Finding]:
     """Report slices that count no more: of older generations, and of nodes that are gone."""
-    for (driver, _), _, older in examined.newest():
+    for (driver, _), _, older in newest_slices(world):
         if older:
             text = f"{driver}: ResourceSlices of an older generation of their pool are still there"
             remedy = "read the driver's log: it deletes them once it has published"
             yield advice("StaleSlices", text, remedy, *_names(older))
-    of_nodes = ((one, one.nodes.name) for one in examined.devices.pools.slices() if one.nodes)
-    gone = [one for one, node in of_nodes if node and node not in examined.nodes]
+    of_nodes = ((one, one.node) for one in world.devices.pools.slices())
+    gone = [one for one, node in of_nodes if node and node not in world.nodes]
     if gone:
         remedy = "delete them: no node can serve claims that are allocated from them"
         yield advice("StaleSlices", "ResourceSlices of nodes that are gone", remedy, *_names(gone))
 
 
-def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
+def tainted_devices(world: World) -> Iterator[Finding]:
     """Report taints that no known claim or template tolerates: their devices serve no pod until the taint is tolerated
     or removed. A driver taints what is faulty, which is a problem; an administrator's
     DeviceTaintRule is advice.
     """
-    tolerations = set(_tolerations(examined.devices))
-    for device in examined.all_devices():
-        for taint, source in _taints(device, examined.devices):
+    tolerations = set(_tolerations(world.devices))
+    for device in all_devices(world):
+        for taint, source in _taints(device, world.devices):
             if taint.effect in BLOCKING_EFFECTS and not any(tolerates(one, taint) for one in tolerations):
                 value = f"={taint.value}" if taint.value else ""
                 text = f"no claim tolerates the device taint {taint.key}{value}:{taint.effect} of {source}"
@@ -116,7 +107,11 @@ def tainted_devices(examined: ExaminedDevices) -> Iterator[Finding]:
 def _taints(device: Device, devices: ClusterDevices) -> Iterator[tuple[DeviceTaint, str]]:
     """List the taints of a device with what set them."""
     yield from ((taint, f"driver {device.driver}") for taint in device.taints)
-    yield from ((rule.taint, f"DeviceTaintRule {rule.name}") for rule in devices.taint_rules if rule.applies(device))
+    yield from (
+        (rule.spec.taint, f"DeviceTaintRule {rule.metadata.name}")
+        for rule in devices.taint_rules
+        if rule.applies(device)
+    )
 
 
 def _tolerations(devices: ClusterDevices) -> Iterator[DeviceToleration]:
@@ -125,42 +120,42 @@ def _tolerations(devices: ClusterDevices) -> Iterator[DeviceToleration]:
             yield from (toleration for request in choices for toleration in request.tolerations)
 
 
-def idle_taint_rules(examined: ExaminedDevices) -> Iterator[Finding]:
+def idle_taint_rules(world: World) -> Iterator[Finding]:
     """Report DeviceTaintRules that taint no device, as after a typing error."""
-    devices = list(examined.all_devices())
-    for rule in examined.devices.taint_rules:
-        if not rule.partly_read and not any(map(rule.applies, devices)):
+    devices = list(all_devices(world))
+    for rule in world.devices.taint_rules:
+        if rule.selector.keys() <= {"driver", "pool", "device"} and not any(map(rule.applies, devices)):
             remedy = "compare its driver, pool and device with kubectl get resourceslices, or delete it"
-            yield advice("IdleDeviceTaintRule", "taints no device", remedy, f"DeviceTaintRule {rule.name}")
+            yield advice("IdleDeviceTaintRule", "taints no device", remedy, f"DeviceTaintRule {rule.metadata.name}")
 
 
-def device_classes(examined: ExaminedDevices) -> Iterator[Finding]:
+def device_classes(world: World) -> Iterator[Finding]:
     """Report DeviceClasses that fail on a device, at which kube-scheduler gives up, and those that match none."""
-    devices = list(examined.all_devices())
-    for device_class in examined.devices.classes.values():
+    devices = list(all_devices(world))
+    for device_class in world.devices.classes.values():
         name = f"DeviceClass {device_class.name}"
         try:
-            matches = _matches(device_class, devices, examined.selection)
+            matches = _matches(device_class, devices, world.selection)
         except ClaimError as error:
             remedy = "correct its selectors: kube-scheduler places no pod that claims a device of this class"
             yield problem("DeviceClassFails", plain_error(error), remedy, name)
             continue
         except NotJudged:
             continue
-        if not matches and device_class.name in _requested_classes(examined):
+        if not matches and device_class.name in _requested_classes(world):
             text = "matches no device, so that claims and pods that request one wait"
             remedy = "check that its driver runs and publishes ResourceSlices, or correct the selectors of the class"
             yield advice("DeviceClassWithoutDevices", text, remedy, name)
 
 
-def _requested_classes(examined: ExaminedDevices) -> set[str]:
+def _requested_classes(world: World) -> set[str]:
     """Name the DeviceClasses that claims without devices and templates request.
 
     A class without devices is nothing to report by itself: a driver's chart installs the classes of all its devices
     (NVIDIA's those of MIG, VFIO and ComputeDomains).
     """
-    waiting = [claim for claim in examined.devices.claims.values() if claim.allocation is None]
-    requesting = (*waiting, *examined.devices.templates.values())
+    waiting = [claim for claim in world.devices.claims.values() if claim.allocation is None]
+    requesting = (*waiting, *world.devices.templates.values())
     return {choice.device_class for claim in requesting for choices in claim.spec.requests for choice in choices}
 
 
@@ -170,14 +165,14 @@ def _matches(device_class: DeviceClass, devices: Iterable[Device], selection: Se
     return any(answers)
 
 
-def served_twice(examined: ExaminedDevices) -> Iterator[Finding]:
+def served_twice(world: World) -> Iterator[Finding]:
     """Report nodes whose GPUs a device plugin and a DRA driver give away, each without knowing of the other."""
     drivers: dict[str, set[str]] = {}
-    for one in examined.devices.pools.slices():
-        if one.nodes and one.nodes.name and one.devices:
-            drivers.setdefault(one.nodes.name, set()).add(one.driver)
-    for name in sorted(drivers.keys() & examined.nodes.keys()):
-        offered = [key for key, amount in read_amounts(examined.nodes[name].allocatable).items() if amount]
+    for one in world.devices.pools.slices():
+        if one.node and one.devices:
+            drivers.setdefault(one.node, set()).add(one.driver)
+    for name in sorted(drivers.keys() & world.nodes.keys()):
+        offered = [key for key, amount in read_amounts(world.nodes[name].allocatable).items() if amount]
         for driver in sorted(one for one in drivers[name] if one.startswith(GPU_DRIVER)):
             domain = driver.removeprefix(GPU_DRIVER)
             twice = sorted(key for key in offered if key.partition("/")[0] == domain)
@@ -196,28 +191,28 @@ kubernetes/test-infra#34018, containerd/containerd#8943, cri-o/cri-o#6944). What
 version, which no node tells."""
 
 
-def runtimes_without_cdi(examined: ExaminedDevices) -> Iterator[Finding]:
+def runtimes_without_cdi(world: World) -> Iterator[Finding]:
     """Report nodes with devices whose container runtime leaves them out of containers, and says nothing."""
-    for name, node in sorted(examined.nodes.items()):
+    for name, node in sorted(world.nodes.items()):
         runtime, _, text = node.container_runtime.partition("://")
         since = CDI_SINCE.get(runtime)
         try:
             version = parse_version(text.partition("-")[0].partition("+")[0])
         except VersionError:
             continue
-        if since is None or version >= since or not examined.devices.pools.pools(node):
+        if since is None or version >= since or not world.devices.pools.pools(node):
             continue
         what = f"{runtime} {text} takes no CDI devices: pods whose claims are allocated start without them"
         remedy = f"run {runtime} {show_version(since)} or newer there; containerd 1.7 wants enable_cdi = true as well"
         yield problem("RuntimeWithoutCDI", what, remedy, nodes=(name,))
 
 
-def lost_counters(examined: ExaminedDevices) -> Iterator[Finding]:
+def lost_counters(world: World) -> Iterator[Finding]:
     """Report GPUs that can be allocated whole and in slices at once, as their counters are missing.
 
     An API server whose feature gate DRAPartitionableDevices is off drops the counters that a driver writes.
     """
-    for (driver, _), slices, _ in examined.newest():
+    for (driver, _), slices, _ in newest_slices(world):
         devices = [
             device for one in slices for device in one.devices if driver == NVIDIA_DRIVER and not device.counters
         ]
@@ -246,6 +241,6 @@ DEVICE_CHECKS: tuple[DeviceCheck, ...] = (
 """The order in which people read the findings: what hurts pods now comes first."""
 
 
-def examine_devices(examined: ExaminedDevices) -> tuple[Finding, ...]:
+def examine_devices(world: World) -> tuple[Finding, ...]:
     """Run every check of devices; findings that differ only in what they concern are merged."""
-    return merged(finding for check in DEVICE_CHECKS for finding in check(examined))
+    return merged(finding for check in DEVICE_CHECKS for finding in check(world))

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from app.admission.affinity_terms import Term, affinity_terms_of
 from app.doctor.fleet_checks import Finding, FindingLevel
 from app.knowledge.tables import Knowledge
-from app.kube.pods import PREFIX, Pod, read_pod
+from app.kube.pods import WORKLOAD_CLASS, Pod, read_pod
 from app.nodes.model import Node
 from app.placement.engine import class_for_demand, class_key, judge_class, judge_free
-from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
+from app.policy.compiled import EVERY_POD, CompiledPolicy, PolicySet, policy_set_hash
 from app.policy.demand import Demand
 from app.policy.match import Ruling, ruling_for
 from app.values.label_requirements import all_allow, label_requirement
@@ -24,8 +24,6 @@ from app.values.reasons import Code, Reason, counted
 from app.world.fleet_facts import FleetFacts
 
 NAMES_SHOWN = 2
-WORKLOAD_CLASS = PREFIX + "workload-class"
-EVERY_POD = PodSelection(None, None)
 
 
 @dataclass(frozen=True, slots=True)

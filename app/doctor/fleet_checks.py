@@ -2,22 +2,20 @@
 """The doctor's checks of nodes, each with a remedy: one function per check; the table of checks stands at the end."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from app.doctor.cluster_objects import ExaminedCluster
 from app.doctor.label_checks import absent_gpus, differing_counts, layout_to_come, strategy_remedy
 from app.knowledge.dcgm import GPUCondition
-from app.knowledge.gpu_evidence import GPUEvidence
-from app.knowledge.gpu_resources import Families, Family
+from app.knowledge.gpu_resources import Family
+from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import FinishedPod
 from app.nodes.conditions import MIG_CONFIG
-from app.nodes.gpu_health import Health
 from app.nodes.mig_state import MIG_FAILED, TO_COME, explained_by_node
 from app.nodes.model import Node, Sharing
 from app.values.reasons import Code, counted
-
-NO_FAMILIES = Families((), ())
 
 
 class FindingLevel(Enum):
@@ -54,28 +52,6 @@ def advice(check: str, what: str, remedy: str, *objects: str, nodes: tuple[str, 
     return Finding(check, FindingLevel.Advice, what, remedy, nodes, objects)
 
 
-@dataclass(frozen=True, slots=True)
-class ExaminedFleet:
-    """The fleet that is examined.
-
-    `cpu_guard` is true where the component cpu-guard is installed. `labelled_by_cloud` are nodes whose GPU labels a
-    cloud's own device plugin writes. `overrun` are nodes whose pods declare more memory of shared GPUs than there is.
-    `finished` are the GPU pods that have ended. `schedulers` are the schedulers that placed GPU pods on each node.
-    `evidence` tells what is missing where promised GPUs are not offered; without it a finding says only what is
-    promised. `families` are the vendors, by whose names for things advice speaks of a node.
-    """
-
-    nodes: tuple[Node, ...]
-    health: Mapping[str, Health] = field(default_factory=dict)
-    overrun: frozenset[str] = frozenset()
-    labelled_by_cloud: frozenset[str] = frozenset()
-    cpu_guard: bool = False
-    finished: tuple[FinishedPod, ...] = ()
-    schedulers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    evidence: GPUEvidence | None = None
-    families: Families = NO_FAMILIES
-
-
 STOPS_PODS = frozenset(
     {
         "NodeNotReady",
@@ -98,47 +74,47 @@ STOPS_PODS = frozenset(
 """The checks whose problems refuse GPU pods, let them pass unreviewed, or keep them from being scheduled or started, in
 the whole cluster."""
 UNKNOWN_VENDOR = Family("", frozenset(), (), "gpu", (), cuda=True)
-FleetCheck = Callable[[ExaminedFleet], Iterator[Finding]]
+FleetCheck = Callable[[ExaminedCluster], Iterator[Finding]]
 REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
-def untainted_gpu_nodes(fleet: ExaminedFleet) -> Iterator[Finding]:
+def untainted_gpu_nodes(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report GPU nodes without a taint that keeps CPU pods off."""
-    for family, nodes in _by_family(fleet):
+    for family, nodes in _by_family(cluster):
         remedy = f"taint them {family.whole}=present:NoSchedule (GPU pods get the toleration)"
-        guard = ", or add the component cpu-guard" if family.cuda and not fleet.cpu_guard else ""
+        guard = ", or add the component cpu-guard" if family.cuda and not cluster.cpu_guard else ""
         open_nodes = [node for node in nodes if not any(effect in REPELLING_EFFECTS for _, _, effect in node.taints)]
         what = "have no taint that keeps CPU pods off"
         yield from _finding("UntaintedGPUNodes", FindingLevel.Advice, what, f"{remedy}{guard}", open_nodes)
 
 
-def ghost_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
+def ghost_gpus(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes of which labels promise GPUs that no pod can get, and what is missing there."""
-    for node in fleet.nodes:
-        for what, remedy, comes_up in absent_gpus(node, fleet.evidence):
+    for node in cluster.machines():
+        for what, remedy, comes_up in absent_gpus(node, cluster.knowledge.evidence):
             finding = advice if comes_up else problem
             yield finding(Code.GhostGPUs.name, what, remedy, nodes=(node.name,))
 
 
-def withdrawn_devices(fleet: ExaminedFleet) -> Iterator[Finding]:
+def withdrawn_devices(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes of which the device plugin offers fewer devices than there are; `tainted_devices` reports DRA's."""
-    for family, nodes in _by_family(fleet):
+    for family, nodes in _by_family(cluster):
         remedy = f"read the device plugin's log and {family.health_source}"
         for node in [node for node in nodes if not node.node_class.claims_only]:
             for resource, units in node.node_class.unhealthy_units:
                 capacity = node.node_class.capacity(resource)
                 text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
                 yield from _finding(Code.GPUUnhealthy.name, FindingLevel.Problem, text, remedy, [node])
-    for node in fleet.nodes:
+    for node in cluster.machines():
         for resource, units, capacity in node.node_class.withdrawn_elsewhere:
             text = f"{units} of {capacity} {resource} withdrawn by the device plugin"
             remedy = "read the log of the device plugin that offers them, and check the devices on the node"
             yield problem(Code.GPUUnhealthy.name, text, remedy, nodes=(node.name,))
 
 
-def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
+def unhealthy_gpus(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes whose GPUs DCGM reports as unhealthy or as degraded."""
-    for name, health in sorted(fleet.health.items()):
+    for name, health in sorted(cluster.health.items()):
         ill = health.ill > 0
         count = health.ill if ill else health.ailing
         state = "unhealthy" if ill else "degraded"
@@ -148,30 +124,29 @@ def unhealthy_gpus(fleet: ExaminedFleet) -> Iterator[Finding]:
         yield finding(Code.GPUUnhealthy.name, text, remedy, nodes=(name,))
 
 
-def node_conditions(fleet: ExaminedFleet) -> Iterator[Finding]:
+def node_conditions(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report GPU nodes of which a condition reports a fault of the GPUs, or of what joins them."""
-    for node in (one for one in fleet.nodes if one.has_gpus):
+    for node in (one for one in cluster.machines() if one.has_gpus):
         for condition in node.conditions:
             finding = problem if condition.severity is GPUCondition.Ill else advice
             text = f"condition {condition.words}: {condition.explained}"
             yield finding(Code.GPUUnhealthy.name, text, condition.remedy, nodes=(node.name,))
 
 
-def counts_differ(fleet: ExaminedFleet) -> Iterator[Finding]:
+def counts_differ(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes whose capacity differs from what their labels count."""
-    for node in fleet.nodes:
+    for node in cluster.machines():
         if doubt := node.node_class.count_doubt:
             yield problem("GPUCountsDiffer", *differing_counts(node, doubt), nodes=(node.name,))
 
 
-def partitions_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
+def partitions_missing(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes with fewer partitions than their GPUs have: the device plugin sees only the first of each GPU.
 
     ROCm/k8s-device-plugin#157, #167. Where the number of GPUs is unknown, it may be one.
     """
-    if (evidence := fleet.evidence) is None:
-        return
-    for node in fleet.nodes:
+    evidence = cluster.knowledge.evidence
+    for node in cluster.machines():
         facts, gpus = node.node_class, evidence.machine_count(node.labels)
         units = sum(facts.capacity(name) for name, _ in facts.offered)
         row = next((row for row in evidence.clouds.vendors if row.family == facts.vendor), None)
@@ -184,23 +159,23 @@ def partitions_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
             yield finding("PartitionsMissing", f"the node offers {units} units: {each}", remedy, nodes=(node.name,))
 
 
-def sliced_gpus_offered_whole(fleet: ExaminedFleet) -> Iterator[Finding]:
+def sliced_gpus_offered_whole(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes that offer GPUs with MIG enabled as whole GPUs."""
     what = (
         "all GPUs have MIG enabled, and nvidia.com/gpu offers them as whole: CUDA sees one slice of such a GPU or none"
     )
-    for node in fleet.nodes:
+    for node in cluster.machines():
         facts = node.node_class
         sliced = any(facts.unit(name) is Sharing.MIG for name, units in facts.offered if units)
         if sliced and not facts.mig_profile:
             yield problem("MIGWithoutStrategy", what, strategy_remedy(node), nodes=(node.name,))
 
 
-def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
+def mig_layout_failed(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes whose MIG layout is invalid, is not made yet, or could not be changed."""
-    invalid = (node for node in fleet.nodes if node.node_class.mig_invalid)
+    invalid = (node for node in cluster.machines() if node.node_class.mig_invalid)
     yield from _by_code(Code.MIGInvalid, "have a MIG layout that strategy single does not allow", invalid)
-    for node in fleet.nodes:
+    for node in cluster.machines():
         if node.node_class.mig_state == MIG_FAILED:
             layout = node.node_class.mig_layout_failed
             what = f"MIG Manager failed to make the layout{f' {MIG_CONFIG}={layout}' if layout else ''}"
@@ -209,9 +184,9 @@ def mig_layout_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
             yield problem(Code.MIGReconfiguring.name, *layout_to_come(node), nodes=(node.name,))
 
 
-def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
+def upgrade_failed(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes on which a driver upgrade failed."""
-    failed = (node for node in fleet.nodes if node.node_class.upgrade_state == "upgrade-failed")
+    failed = (node for node in cluster.machines() if node.node_class.upgrade_state == "upgrade-failed")
     yield from _finding(
         Code.DriverUpgrading.name,
         FindingLevel.Problem,
@@ -221,19 +196,19 @@ def upgrade_failed(fleet: ExaminedFleet) -> Iterator[Finding]:
     )
 
 
-def memory_overrun(fleet: ExaminedFleet) -> Iterator[Finding]:
+def memory_overrun(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report nodes on which pods declare more memory of shared GPUs than these have."""
-    nodes = (node for node in fleet.nodes if node.name in fleet.overrun)
+    nodes = (node for node in cluster.machines() if node.name in cluster.world.state.overrun)
     yield from _by_code(Code.GPUMemoryBudgetExceeded, "pods declare more gpu-memory than the shared GPUs have", nodes)
 
 
-def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
+def refused_by_kubelets(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report pods that a kubelet refused to start: they stay Failed until they are deleted."""
     refused: dict[tuple[str, str, str], list[FinishedPod]] = {}
-    nodes = {node.name: node for node in fleet.nodes}
-    for pod in fleet.finished:
+    nodes = {node.name: node for node in cluster.machines()}
+    for pod in cluster.finished:
         if pod.ending.refused:
-            pod = _with_cause(explained_by_node(pod, nodes.get(pod.ending.node)), fleet)
+            pod = _with_cause(explained_by_node(pod, nodes.get(pod.ending.node)), cluster)
             refused.setdefault((pod.ending.reason, pod.ending.why, pod.ending.cause), []).append(pod)
     for (reason, why, cause), pods in refused.items():
         likely = f"; likely cause: {cause}" if cause else ""
@@ -245,19 +220,19 @@ def refused_by_kubelets(fleet: ExaminedFleet) -> Iterator[Finding]:
         yield advice("RefusedByKubelet", text, remedy, *(f"Pod {pod.name}" for pod in pods), nodes=names)
 
 
-def _with_cause(pod: FinishedPod, fleet: ExaminedFleet) -> FinishedPod:
+def _with_cause(pod: FinishedPod, cluster: ExaminedCluster) -> FinishedPod:
     """Return the pod with several schedulers of its node as the cause, where there are several."""
-    schedulers = fleet.schedulers.get(pod.ending.node, frozenset())
+    schedulers = cluster.schedulers.get(pod.ending.node, frozenset())
     if not pod.chosen or len(schedulers) < 2:
         return pod
     return pod.because(f"several schedulers place GPU pods there: {', '.join(sorted(schedulers))}")
 
 
-def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
+def facts_missing(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report GPU nodes of which no label tells the product or the driver."""
-    for family, nodes in _by_family(fleet):
+    for family, nodes in _by_family(cluster):
         # Nothing discovers GPUs that are absent, and labels that a cloud keeps itself need no other labeller.
-        known = [node for node in nodes if not node.node_class.absent and node.name not in fleet.labelled_by_cloud]
+        known = [node for node in nodes if not (node.node_class.absent or _labelled_by_cloud(node, cluster.knowledge))]
         unknown = [node for node in known if node.node_class.product is None and not node.node_class.several_models]
         remedy = f"install {family.labeller}, which labels nodes with their GPUs"
         what = "have no label that names the GPU product"
@@ -270,12 +245,18 @@ def facts_missing(fleet: ExaminedFleet) -> Iterator[Finding]:
             )
 
 
-def _by_family(fleet: ExaminedFleet) -> Iterator[tuple[Family, list[Node]]]:
+def _labelled_by_cloud(node: Node, knowledge: Knowledge) -> bool:
+    """Tell whether a cloud's own device plugin writes the GPU labels of a node, and a product is known by them."""
+    known = node.node_class.product or node.node_class.possible_products
+    return bool(known) and knowledge.clouds.labels_sharing(node.labels)
+
+
+def _by_family(cluster: ExaminedCluster) -> Iterator[tuple[Family, list[Node]]]:
     """Group the GPU nodes by vendor; a node of none is of the vendor whose GPUs run CUDA."""
-    known = {family.name: family for family in fleet.families.all}
-    usual = next((family for family in fleet.families.all if family.cuda), UNKNOWN_VENDOR)
+    known = {family.name: family for family in cluster.knowledge.families.all}
+    usual = next((family for family in cluster.knowledge.families.all if family.cuda), UNKNOWN_VENDOR)
     groups: dict[Family, list[Node]] = {}
-    for node in (one for one in fleet.nodes if one.has_gpus):
+    for node in (one for one in cluster.machines() if one.has_gpus):
         facts = node.node_class
         name = facts.vendor or next((promise.family for promise in facts.promises), "")
         groups.setdefault(known.get(name, usual), []).append(node)
@@ -310,9 +291,9 @@ CHECKS: tuple[FleetCheck, ...] = (
 """The order in which people read the findings: what hurts pods now comes first."""
 
 
-def examine(fleet: ExaminedFleet) -> tuple[Finding, ...]:
+def examine(cluster: ExaminedCluster) -> tuple[Finding, ...]:
     """Run every check; findings that differ only in their nodes are merged."""
-    return merged(finding for check in CHECKS for finding in check(fleet))
+    return merged(finding for check in CHECKS for finding in check(cluster))
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks of GPUs held to no use: by groups that are placed in part, and by namespaces that wait.
 
-`with_pods` adds to the fleet what these and other checks read of its GPU pods: those that have ended, the schedulers.
+`with_pods` adds to the cluster what other checks read of its GPU pods: those that have ended, the schedulers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.doctor.cluster_objects import asks_for_gpus
-from app.doctor.fleet_checks import ExaminedFleet, Finding, advice, problem
+from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
+from app.doctor.fleet_checks import Finding, advice, problem
 from app.intree.api_server import counts_for_pods
 from app.knowledge.gpu_resources import Families
 from app.knowledge.reported_faults import PodFailure
 from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects, refused_replicas
-from app.kube.finished_pods import DEFAULT_SCHEDULER, FinishedPod, decisive_part, read_finished_pod, start_reports
+from app.kube.finished_pods import FinishedPod, decisive_part, read_finished_pod, start_reports
 from app.kube.gangs import read_workload
 from app.kube.gpu_usage import GPUUsage, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
+from app.kube.pod_object import pod_object
 from app.values.errors import BadInput, MalformedPod
 from app.values.reasons import counted
 
@@ -47,13 +48,14 @@ def read_held_gpus(
     waiting: dict[str, tuple[PendingPod, ...]] = {}
     for document in pods:
         try:
-            usage, pending = read_gpu_usage(document, knowledge), read_pending_pod(document, knowledge)
+            pod = pod_object(document)
+            usage, pending = read_gpu_usage(pod, knowledge), read_pending_pod(pod, knowledge)
         except BadInput:
             continue
         if usage is not None and usage.bound:
             holders[usage.group] = (*holders.get(usage.group, ()), usage)
         elif pending is not None:
-            group = read_workload(pending.namespace, document)
+            group = read_workload(pod)
             waiting[group] = (*waiting.get(group, ()), pending)
     return HeldGPUs(holders, waiting, idle or {})
 
@@ -102,12 +104,12 @@ def pods_that_fail_to_start(pods: Iterable[Mapping[str, Any]], knowledge: Knowle
     """Report the nodes on which GPU pods do not start for a cause in the node, one finding for each node and cause."""
     failing: dict[tuple[str, PodFailure], dict[str, str]] = {}
     for document in pods:
-        node, metadata = str((document.get("spec") or {}).get("nodeName") or ""), document.get("metadata") or {}
-        for reason, message in start_reports(document.get("status") or {}) if node else ():
+        pod = pod_object(document)
+        for reason, message in start_reports(pod) if pod.spec.node_name else ():
             row = next((row for row in knowledge.pod_starts if row.explains_start(reason, message)), None)
             if row is not None and row.on_node and asks_for_gpus(dict(document), knowledge.families):
-                name = f"Pod {metadata.get('namespace') or 'default'}/{metadata.get('name')}"
-                failing.setdefault((node, row), {})[name] = decisive_part(message, row.message)
+                said = failing.setdefault((pod.spec.node_name, row), {})
+                said[f"Pod {pod.key}"] = decisive_part(message, row.message)
     for (node, row), said in failing.items():
         text = f"{counted(len(said), 'GPU pod')} of {node} cannot start: {row.why} ({next(iter(said.values()))})"
         yield problem("PodsFailToStart", text, row.remedy, *said, nodes=(node,))
@@ -140,35 +142,27 @@ def examine_held(held: HeldGPUs) -> tuple[Finding, ...]:
     return tuple(finding for check in HELD_CHECKS for finding in check(held))
 
 
-def with_pods(fleet: ExaminedFleet, pods: Iterable[Mapping[str, Any]], knowledge: Knowledge) -> ExaminedFleet:
-    """Return the fleet with its GPU pods that have ended, the schedulers of each node's GPU pods, and the fact table.
+def with_pods(cluster: ExaminedCluster, pods: Iterable[Mapping[str, Any]]) -> ExaminedCluster:
+    """Add the GPU pods that have ended, and the schedulers of each node's GPU pods.
 
     A pod that today's API would refuse is left out.
     """
+    knowledge = cluster.knowledge
     finished: list[FinishedPod] = []
     schedulers: dict[str, set[str]] = {}
     for document in pods:
         if not asks_for_gpus(document, knowledge.families):
             continue
-        spec = document.get("spec") or {}
-        if node := spec.get("nodeName"):
-            schedulers.setdefault(node, set()).add(spec.get("schedulerName") or DEFAULT_SCHEDULER)
         try:
-            pod = read_finished_pod(document, knowledge)
+            pod = pod_object(document)
         except MalformedPod:
             continue
-        if pod is not None:
-            finished.append(pod)
+        if node := pod.spec.node_name:
+            schedulers.setdefault(node, set()).add(pod.scheduler)
+        if (ended := read_finished_pod(pod, knowledge)) is not None:
+            finished.append(ended)
     return replace(
-        fleet,
-        families=knowledge.families,
-        labelled_by_cloud=frozenset(
-            node.name
-            for node in fleet.nodes
-            if knowledge.clouds.labels_sharing(node.labels)
-            and (node.node_class.product or node.node_class.possible_products)
-        ),
-        evidence=knowledge.evidence,
+        cluster,
         finished=tuple(finished),
         schedulers={node: frozenset(names) for node, names in schedulers.items()},
     )

@@ -11,20 +11,13 @@ from app.knowledge.gpu_evidence import GPUEvidence
 from app.nodes.conditions import MIG_CONFIG, MIG_STATE, NVIDIA_DOMAIN, PRODUCT, REPLICAS
 from app.nodes.model import CountDoubt, Node, Sharing
 from app.nodes.sharing import labelled_slices
-from app.values.reasons import Code
 
 
-def absent_gpus(node: Node, evidence: GPUEvidence | None) -> Iterator[tuple[str, str, bool]]:
-    """Say for each family whose GPUs are promised and not offered what is missing; and whether the node comes up yet.
-
-    Without `evidence` the words say only what is promised.
-    """
+def absent_gpus(node: Node, evidence: GPUEvidence) -> Iterator[tuple[str, str, bool]]:
+    """Say what is missing of the GPUs that labels promise and the node does not offer, and whether it comes up yet."""
     for promise in node.node_class.absent if node.devices is None else ():
         product = f" ({node.node_class.product.upper()})" if node.node_class.product else ""
         what = f"{promise.words}{product}, the node offers no {promise.resource}"
-        if evidence is None:
-            yield what, Code.GhostGPUs.remedy, False
-            continue
         layer = evidence.layer(promise, node.labels, any(map(promise.concerns, node.allocatable)))
         why = next((f"taint {key}" for key, _, _ in node.taints if key in evidence.coming_up), "")
         if node.not_ready is not None:

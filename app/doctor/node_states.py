@@ -7,11 +7,11 @@ any field of that writer, so that a state is at least as old; the driver upgrade
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from app.doctor.cluster_objects import ExaminedCluster
 from app.doctor.fleet_checks import Finding, advice, merged, problem
 from app.knowledge.mig_profiles import profile_of
 from app.kube.pending_pods import PendingPod
@@ -49,23 +49,8 @@ class _DatedNode(msgspec.Struct, frozen=True):
     metadata: _NodeMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class DatedNodes:
-    """The nodes at a time, and the `pending` GPU pods.
-
-    `without_gpus` says of schedulers that give no GPU why, and what to do (knowledge/gpu_evidence.yaml).
-    `since` has by node name and label when the label was set at the latest, where known.
-    """
-
-    nodes: tuple[Node, ...]
-    now: float
-    since: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    pending: tuple[PendingPod, ...] = ()
-    without_gpus: Mapping[str, str] = field(default_factory=dict)
-
-
 def read_ages(documents: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], float]:
-    """Read when the labels of the MIG layout and of the driver upgrade were set at the latest, as in DatedNodes."""
+    """Read when the labels of MIG layout and driver upgrade were set at the latest, as in ExaminedCluster."""
     since: dict[tuple[str, str], float] = {}
     for document in documents:
         try:
@@ -104,10 +89,10 @@ REMEDIES = {
 }
 
 
-def nodes_not_ready(dated: DatedNodes) -> Iterator[Finding]:
+def nodes_not_ready(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report GPU nodes that do not answer, or are not Ready, together where their kubelets say the same."""
     groups: dict[tuple[bool, bool, str], list[tuple[NotReady, Node]]] = {}
-    for node in dated.nodes:
+    for node in cluster.nodes:
         if (state := node.not_ready) is not None and node.has_gpus:
             same = re.sub(r"\d+", "#", state.says)  # such as the seconds since something was last active
             groups.setdefault((state.answers, state.never, same), []).append((state, node))
@@ -118,19 +103,19 @@ def nodes_not_ready(dated: DatedNodes) -> Iterator[Finding]:
         says = next((f": {state.says}" for state, _ in members if state.says), "")
         text = f"{nodes} with {gpus} {STATE_WORDS[answers, never][len(members) > 1]} {begun}{says}"
         born = [read_time(state.created) for state, _ in members]
-        starting = all(dated.now - time <= STARTING if time else never for time in born)
+        starting = all(cluster.now - time <= STARTING if time else never for time in born)
         finding = advice if starting else problem
         yield finding(NOT_READY, text, REMEDIES[answers], nodes=tuple(node.name for _, node in members))
 
 
-def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
+def changes_pending(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report MIG layouts and driver upgrades that are pending for long, and nodes that wait for an upgrade."""
     pending: dict[tuple[str, str, str], list[tuple[float, str]]] = {}
     required = []
-    for node in dated.nodes:
+    for node in cluster.nodes:
         for label, settled in ((MIG_STATE, MIG_SETTLED), (UPGRADE_STATE, UPGRADE_SETTLED)):
-            state, since = node.labels.get(label, ""), dated.since.get((node.name, label))
-            if state and state not in settled and since is not None and dated.now - since >= LONG:
+            state, since = node.labels.get(label, ""), cluster.since.get((node.name, label))
+            if state and state not in settled and since is not None and cluster.now - since >= LONG:
                 wished = node.labels.get(MIG_CONFIG, "") if label == MIG_STATE else ""
                 pending.setdefault((label, state, wished), []).append((since, node.name))
         if node.labels.get(UPGRADE_STATE) == UPGRADE_REQUIRED:
@@ -138,9 +123,9 @@ def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
     for (label, state, wished), members in sorted(pending.items()):
         since, names = min(members)[0], tuple(name for _, name in sorted(members))
         code, change, remedy = PENDING_CHANGES[label]
-        finding = problem if dated.now - since >= TOO_LONG else advice
+        finding = problem if cluster.now - since >= TOO_LONG else advice
         layout = f" (asked for: {MIG_CONFIG}={wished})" if wished else ""
-        hours = (dated.now - since) / 3600
+        hours = (cluster.now - since) / 3600
         age = f"{hours:.0f} h" if hours >= 1 else f"{hours * 60:.0f} min"
         text = f"{change} is not finished: {label}={state} for {age} or longer{layout}"
         yield finding(code.name, text, remedy, nodes=names)
@@ -150,17 +135,17 @@ def changes_pending(dated: DatedNodes) -> Iterator[Finding]:
                      UPGRADE_NOT_BEGUN, nodes=tuple(required))  # fmt: skip
 
 
-def schedulers_absent(dated: DatedNodes) -> Iterator[Finding]:
+def schedulers_absent(cluster: ExaminedCluster) -> Iterator[Finding]:
     """Report GPU pods that the scheduler which they name has not looked at for long: it does not run."""
     waiting: dict[str, list[PendingPod]] = {}
-    for pod in dated.pending:
+    for pod in cluster.world.state.waiting_pods():
         created = read_time(pod.created)
-        if pod.unseen_by and created is not None and dated.now - created >= UNSEEN:
+        if pod.unseen_by and created is not None and cluster.now - created >= UNSEEN:
             waiting.setdefault(pod.unseen_by, []).append(pod)
     for name, pods in sorted(waiting.items()):
         oldest, verb = min(pod.created for pod in pods), "names" if len(pods) == 1 else "name"
         text = f"{counted(len(pods), 'GPU pod')} {verb} scheduler {name}, which has not looked at them, since {oldest}"
-        remedy = dated.without_gpus.get(name) or (
+        remedy = cluster.knowledge.evidence.schedulers_without_gpus.get(name) or (
             f"start a scheduler with a profile {name}, or correct schedulerName in the policy or the pods that name it"
         )
         yield problem("SchedulerAbsent", text, remedy, *(f"Pod {pod.key}" for pod in pods))
@@ -192,9 +177,9 @@ PENDING_CHANGES: Mapping[str, tuple[Code, str, str]] = {
 CHECKS = (nodes_not_ready, schedulers_absent, changes_pending)
 
 
-def examine_node_states(dated: DatedNodes) -> tuple[Finding, ...]:
+def examine_node_states(cluster: ExaminedCluster) -> tuple[Finding, ...]:
     """Run every check."""
-    return merged(finding for check in CHECKS for finding in check(dated))
+    return merged(finding for check in CHECKS for finding in check(cluster))
 
 
 def is_outage(findings: Iterable[Finding], nodes: Iterable[Node]) -> bool:

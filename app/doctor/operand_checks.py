@@ -142,7 +142,7 @@ def runtime_class(cluster: ExaminedCluster) -> Iterator[Finding]:
         classes = {
             item["metadata"]["name"]: read_record(RuntimeClass, item) for item in cluster.objects_of("RuntimeClass")
         }
-        wanted = frozenset(cluster.runtime_classes)
+        wanted = cluster.runtime_class_names()
         yield from examine_runtime_classes(cluster.nodes, classes, wanted, cluster.knowledge)
 
 

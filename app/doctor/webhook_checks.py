@@ -12,8 +12,10 @@ from app.admission.admission_policies import EXEMPTIONS_NAME, exemption_policy
 from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.doctor.cluster_objects import APPLY, ExaminedCluster, asks_for_gpus
 from app.doctor.fleet_checks import Finding, advice, problem
-from app.kube.device_classes import DeviceClassIndex, read_class
+from app.kube.device_classes import DeviceClass, DeviceClassIndex
 from app.kube.pods import controller_of
+from app.kube.records import read_record
+from app.policy.problems import NAMESPACE_NAME
 from app.values.errors import BadInput
 from app.values.json_members import JSONObject
 from app.values.label_requirements import all_allow, selector_requirements
@@ -31,7 +33,6 @@ SHIPPED_POLICY = {
     GUARD: "Ignore",
 }
 """failurePolicy by webhook; deploy/base/webhooks.yaml gives the reasons."""
-NAMESPACE_NAME = "kubernetes.io/metadata.name"
 ALLOCATORS = ("gpu", "hami", "volcano", "kai-", "runai", "run.ai", "koordinator")
 """Parts of the names of other GPU schedulers' webhooks: a guess from their manifests, as no list of them exists."""
 
@@ -167,7 +168,7 @@ def resource_not_matched(cluster: ExaminedCluster) -> Iterator[Finding]:
     families = cluster.knowledge.families
     index = DeviceClassIndex(families)
     for item in cluster.objects_of("DeviceClass"):
-        index.put(read_class(item))
+        index.put(read_record(DeviceClass, item))
     for webhook in _ours(cluster):
         if webhook.name not in (MUTATE, VALIDATE) or not webhook.spec.get("matchConditions"):
             continue

@@ -15,7 +15,8 @@ from app.dra.cluster_devices import ClusterDevices, PoolID
 from app.dra.counters import PoolCounters, consumed_by_kind, consumption, lacking
 from app.dra.selectors import ClaimError, NotJudged, Selection
 from app.kube.device_classes import untolerated
-from app.kube.devices import NOTHING, Attribute, Device, DeviceID, same
+from app.kube.device_models import NOTHING, Attribute
+from app.kube.devices import Device, DeviceID, same
 from app.kube.resource_claims import ALL, EXACT_COUNT, MOST_RESULTS, Constraint, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 
@@ -298,11 +299,11 @@ class _Search:
         """Tell whether a device is of the class, is selected, and can be reached from the node."""
         if not self._selection.test_all(plan.selectors, device):
             return False
-        return device.nodes is None or device.nodes.selects(self._node)
+        return not device.names_nodes or device.selects(self._node)
 
     def _lacks_capacity(self, plan: _Plan, device: Device) -> bool:
         shared = device.allow_multiple_allocations or self._cluster.allocated.shared(device.id)
-        if plan.request.capacity is None and not (shared or device.policies):
+        if plan.request.capacity is None and not (shared or device.amounts.policies):
             return False
         used = self._cluster.allocated.used(device.id)
         taking: dict[str, Fraction] = {}

@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import TypeVar
 
 from app.kube.device_classes import DeviceClass, DeviceTaintRule
-from app.kube.devices import NOTHING, Device, DeviceID, ResourceSlice
+from app.kube.device_models import NOTHING
+from app.kube.devices import Device, DeviceID, ResourceSlice
 from app.kube.resource_claims import ResourceClaim
 from app.nodes.model import Node
 
@@ -102,7 +103,7 @@ class PoolIndex:
         names = {pool for place in (node.name, SHARED) for pool in self._by_node.get(place, {}).values()}
         gathered = (_gather(name, tuple(self._by_pool[name].values()), node) for name in sorted(names))
         pools = [pool for pool in gathered if pool is not None]
-        return tuple(sorted(pools, key=lambda pool: any(device.waits_for_driver for device in pool.devices)))
+        return tuple(sorted(pools, key=lambda pool: any(device.binding_conditions for device in pool.devices)))
 
 
 SHARED = ""
@@ -124,12 +125,12 @@ def _drop(groups: dict[Key, Mapping[str, Entry]], group: Key, name: str) -> None
 
 def _gather(pool: PoolID, slices: Sequence[ResourceSlice], node: Node) -> Pool | None:
     """Build a pool of the slices that concern a node; None if none does, or if a newer generation has none."""
-    relevant = [one for one in slices if one.counter_sets or _reaches(one, node)]
+    relevant = [one for one in slices if one.spec.shared_counters or _reaches(one, node)]
     if not relevant:
         return None
     generation = max(one.generation for one in relevant)
     relevant = [one for one in relevant if one.generation == generation]
-    size = relevant[0].size
+    size = relevant[0].spec.pool.size
     if len(relevant) == size:
         return _build(pool, relevant, (), node)
     if any(one.generation > generation for one in slices):
@@ -141,10 +142,9 @@ def _gather(pool: PoolID, slices: Sequence[ResourceSlice], node: Node) -> Pool |
 
 
 def _reaches(pool_slice: ResourceSlice, node: Node) -> bool:
-    if pool_slice.nodes is not None:
-        return pool_slice.nodes.selects(node)
-    return pool_slice.per_device_nodes and any(
-        device.nodes is not None and device.nodes.selects(node) for device in pool_slice.devices
+    spec = pool_slice.spec
+    return spec.selects(node) or (
+        spec.per_device_node_selection and any(one.selects(node) for one in spec.devices or ())
     )
 
 
@@ -154,10 +154,10 @@ def _build(pool: PoolID, slices: Sequence[ResourceSlice], others: Sequence[Resou
     elsewhere = [device for one in ordered if not _reaches(one, node) for device in one.devices]
     elsewhere += [device for one in others for device in one.devices]
     counter_sets: dict[str, Mapping[str, Fraction]] = {}
-    for name, amounts in (entry for one in ordered for entry in one.counter_sets):
-        if name in counter_sets:
-            return Pool(pool, invalid=f"it has two counter sets {name}")
-        counter_sets[name] = amounts
+    for counter_set in (entry for one in ordered for entry in one.spec.shared_counters or ()):
+        if counter_set.name in counter_sets:
+            return Pool(pool, invalid=f"it has two counter sets {counter_set.name}")
+        counter_sets[counter_set.name] = counter_set.amounts
     problem = _problem(reached, elsewhere, counter_sets)
     return Pool(pool, invalid=problem) if problem else Pool(pool, tuple(reached), tuple(elsewhere), counter_sets)
 

@@ -15,7 +15,8 @@ from fractions import Fraction
 from math import ceil
 
 from app.dra.cluster_devices import AllocatedDevices, Pool
-from app.kube.devices import NOTHING, CapacityPolicy, Device
+from app.kube.device_models import NOTHING, CapacityPolicy
+from app.kube.devices import Device
 
 NO_POLICY = CapacityPolicy()
 
@@ -27,12 +28,12 @@ def consumption(device: Device, requested: Mapping[str, Fraction] | None) -> dic
 
 
 def _consumed(device: Device, name: str, total: Fraction, wanted: Fraction | None) -> Fraction:
-    policy = (device.policies or {}).get(name, NO_POLICY)
+    policy = device.amounts.policies.get(name, NO_POLICY)
     if wanted is None:
         return total if policy.default is None else policy.default
-    if policy.minimum is not None:
-        return _rounded_up(wanted, policy.minimum, policy.step)
-    return next((value for value in policy.values if wanted <= value), wanted)
+    if policy.valid_range.min is not None:
+        return _rounded_up(wanted, policy.valid_range.min, policy.valid_range.step)
+    return next((value for value in policy.valid_values if wanted <= value), wanted)
 
 
 def _rounded_up(wanted: Fraction, minimum: Fraction, step: Fraction | None) -> Fraction:
@@ -46,13 +47,14 @@ def _rounded_up(wanted: Fraction, minimum: Fraction, step: Fraction | None) -> F
 
 def allowed(device: Device, name: str, amount: Fraction) -> bool:
     """Tell whether the policy of a capacity allows an amount."""
-    policy = (device.policies or {}).get(name, NO_POLICY)
+    policy = device.amounts.policies.get(name, NO_POLICY)
     if policy.default is not None and amount == policy.default:
         return True
-    if policy.minimum is not None or policy.maximum is not None or policy.step is not None:
-        over = policy.maximum is not None and amount > policy.maximum
-        return not over and not (policy.step and (ceil(amount) - ceil(policy.minimum or 0)) % ceil(policy.step))
-    return not policy.values or amount in policy.values
+    limits = policy.valid_range
+    if limits != NO_POLICY.valid_range:
+        over = limits.max is not None and amount > limits.max
+        return not over and not (limits.step and (ceil(amount) - ceil(limits.min or 0)) % ceil(limits.step))
+    return not policy.valid_values or amount in policy.valid_values
 
 
 def lacking(
@@ -88,8 +90,8 @@ def share_of(device: Device, requested: Mapping[str, Fraction] | None) -> Mappin
 
 
 def _too_little(device: Device, name: str, left: Fraction) -> bool:
-    policy = (device.policies or {}).get(name, NO_POLICY)
-    least = policy.minimum if policy.minimum is not None else next(iter(policy.values), None)
+    policy = device.amounts.policies.get(name, NO_POLICY)
+    least = policy.valid_range.min if policy.valid_range.min is not None else next(iter(policy.valid_values), None)
     return left < least if least is not None else left <= 0 and policy.default != 0
 
 

@@ -21,32 +21,21 @@ from app.dra.words import show_value, unmet
 from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import DeviceChoice, DeviceChoices, PublishedShares
 from app.kube.device_classes import DeviceClass, DeviceTaintRule, tolerates
-from app.kube.device_facts import MEMORY_SLICE, NVIDIA_DRIVER, DeviceFacts
+from app.kube.device_models import (
+    MODEL_ATTRIBUTES,
+    NVIDIA_DOMAIN,
+    NVIDIA_DRIVER,
+    DeviceModel,
+    is_of_model,
+    with_domain,
+)
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
 from app.kube.resource_claims import DeviceToleration
 from app.nodes.model import ClaimableDevices, NodeClass
 from app.nodes.reading import class_of_device
 from app.values.reasons import counted
 
-KIND_ATTRIBUTES = tuple(
-    f"{NVIDIA_DRIVER}/{name}"
-    for name in (
-        "type",
-        "productName",
-        "brand",
-        "architecture",
-        "cudaComputeCapability",
-        "driverVersion",
-        "cudaDriverVersion",
-        "profile",
-        "addressingMode",
-    )
-)
-"""What NVIDIA's driver publishes of the kind of a device; its other attributes identify the device, or say where it is
-(NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go GetDevice)."""
-NVIDIA_DOMAIN = f"{NVIDIA_DRIVER}/"
-PLACEMENT_CAPACITIES = (f"{NVIDIA_DRIVER}/memorySlice", f"{NVIDIA_DRIVER}/{MEMORY_SLICE}")
-"""Prefixes of capacities that say where on its GPU a MIG device is (deviceinfo.go MigDeviceInfo.GetDevice)."""
+KIND_ATTRIBUTES = frozenset(NVIDIA_DOMAIN + name for name in MODEL_ATTRIBUTES)
 REQUESTS_KEPT = 256
 """Requests whose devices are kept for each combination of kinds; then it begins anew. A guess, not measured."""
 
@@ -55,11 +44,12 @@ REQUESTS_KEPT = 256
 class DeviceKind:
     """Devices of one kind on a node: the first of them, their number, and the taints that keep claims off them.
 
-    `facts` are those that filters read; None for a device that is not of NVIDIA's driver, or that no container can use.
+    `model` is that of a GPU that filters read; None for a device that is not of NVIDIA's driver, or that no container
+    can use.
     """
 
     device: Device
-    facts: DeviceFacts | None
+    model: DeviceModel | None
     taints: tuple[DeviceTaint, ...]
     number: int
 
@@ -68,28 +58,16 @@ KindKey = tuple[object, ...]
 """All that makes two devices one kind."""
 
 
-def kind_key(device: Device, facts: DeviceFacts | None, taints: tuple[DeviceTaint, ...]) -> KindKey:
+def kind_key(device: Device, is_shown: bool, taints: tuple[DeviceTaint, ...]) -> KindKey:
     """Return what makes devices one kind; of another vendor's driver all untainted ones are, the shared ones apart."""
     if device.driver != NVIDIA_DRIVER:
         return device.driver, taints, device.allow_multiple_allocations
-    attributes = tuple(map(device.attributes.get, KIND_ATTRIBUTES))
-    amounts = tuple(sorted([entry for entry in device.amounts.items() if _is_of_kind(_with_domain(entry[0]))]))
-    has_facts = facts is not None  # which they are follows from attributes and amounts
-    policies = tuple(sorted(device.policies.items(), key=lambda entry: entry[0])) if device.policies else ()
-    return device.driver, attributes, amounts, policies, device.allow_multiple_allocations, has_facts, taints
-
-
-def _with_domain(name: str) -> str:
-    return name if "/" in name else NVIDIA_DOMAIN + name
-
-
-def _is_of_kind(capacity: str) -> bool:
-    return capacity.startswith(NVIDIA_DOMAIN) and not capacity.startswith(PLACEMENT_CAPACITIES)
+    return device.model, is_shown, taints
 
 
 def blocking_taints(device: Device, rules: Iterable[DeviceTaintRule]) -> tuple[DeviceTaint, ...]:
     """List the taints of a device, its own and of rules, that keep claims without a toleration off it."""
-    taints = (*device.taints, *[rule.taint for rule in rules if rule.applies(device)])
+    taints = (*device.taints, *[rule.spec.taint for rule in rules if rule.applies(device)])
     return tuple([taint for taint in taints if taint.effect in BLOCKING_EFFECTS]) if taints else ()
 
 
@@ -121,7 +99,7 @@ class DeviceKinds:
 
     def _claimable(self, node_class: NodeClass, choice: DeviceChoice) -> ClaimableDevices | None:
         selected = self.select(choice)
-        if not selected or any(self.kinds[kind].facts is None for kind in selected):
+        if not selected or any(self.kinds[kind].model is None for kind in selected):
             return None
         makes = tuple((self._make(node_class, kind, choice), self.kinds[kind].number) for kind in selected)
         return ClaimableDevices(choice.count, makes)
@@ -136,7 +114,7 @@ class DeviceKinds:
         selected = self.select(requests[0][0]) if requests and requests[0] else ()
         free = [kind for kind in order or () if kind in selected]
         taken = next(iter((*free, *selected)), None)
-        if taken is None or self.kinds[taken].facts is None:
+        if taken is None or self.kinds[taken].model is None:
             return None
         return self._make(node_class, taken, requests[0][0])
 
@@ -173,14 +151,14 @@ class DeviceKinds:
 
     def _make(self, node_class: NodeClass, kind: int, choice: DeviceChoice) -> NodeClass:
         """Give the class of the node with what a choice gets of devices of one kind alone: all of them, or shares."""
-        facts = self.kinds[kind].facts
+        model = self.kinds[kind].model
         share = _share_mib(self.kinds[kind].device, choice)
         key = node_class, kind, share
-        if key not in self._makes and facts is not None:
+        if key not in self._makes and model is not None:
             if len(self._makes) >= REQUESTS_KEPT:
                 self._makes.clear()
-            facts = replace(facts, memory_mib=share or facts.memory_mib)
-            self._makes[key] = class_of_device(node_class, facts, self._knowledge, share is not None)
+            model = replace(model, memory_mib=share or model.memory_mib)
+            self._makes[key] = class_of_device(node_class, model, self._knowledge, share is not None)
         return self._makes[key]
 
 
@@ -193,7 +171,7 @@ def _share_mib(device: Device, choice: DeviceChoice) -> int | None:
 def has_capacity(choice: DeviceChoice, device: Device) -> bool:
     """Tell whether devices of a kind have what a choice requests of each; True where those of the kind may differ."""
     requested = dict(choice.capacity)
-    if device.driver != NVIDIA_DRIVER or not all(_is_of_kind(_with_domain(name)) for name in requested):
+    if device.driver != NVIDIA_DRIVER or not all(is_of_model(with_domain(name)) for name in requested):
         return True
     return not requested or lacking(device, requested) is None
 
@@ -220,7 +198,7 @@ def may_select(expression: str, device: Device) -> bool:
 
 def _same_for_kind(group: str, name: str) -> bool:
     if group in ("attributes", "capacity"):
-        return name in KIND_ATTRIBUTES if group == "attributes" else _is_of_kind(name)
+        return name in KIND_ATTRIBUTES if group == "attributes" else is_of_model(name)
     return True
 
 
@@ -238,7 +216,7 @@ SHARE_CAPACITIES: Mapping[str, Fraction] = {"shares": Fraction(1), "memory": Fra
 
 def published_shares(fleet: Iterable[DeviceKinds]) -> PublishedShares:
     """Tell how claims get shares of the whole GPUs of a fleet."""
-    kinds = (kind for of_node in fleet for kind in of_node.kinds if kind.facts and not kind.facts.mig_profile)
+    kinds = (kind for of_node in fleet for kind in of_node.kinds if kind.model and not kind.model.mig_profile)
     devices = [kind.device for kind in kinds if kind.device.allow_multiple_allocations]
     requests = ((name, {name: least}) for name, least in SHARE_CAPACITIES.items())
     capacities = (name for name, request in requests if any(_gives_share(device, request) for device in devices))
@@ -261,7 +239,7 @@ def claim_warnings(
     `fleet` are the kinds of devices of all nodes, one object for nodes that are alike. `tolerated_keys` are the keys of
     taints that policies tolerate on nodes. A request is warned of only if none of its alternatives can be served.
     """
-    if not any(kind.facts for of_node in fleet for kind in of_node.kinds):
+    if not any(kind.model for of_node in fleet for kind in of_node.kinds):
         return ()
     return tuple(
         dict.fromkeys(warning for request in requests for warning in _of_request(fleet, request, tolerated_keys))

@@ -15,7 +15,7 @@ from typing import Any
 from app.dra.cluster_devices import ClusterDevices
 from app.kube.pod_requests import read_amounts
 from app.kube.pods import Pod
-from app.kube.resource_claims import POD, ClaimSpec, DeviceRequest, ResourceClaim
+from app.kube.resource_claims import POD, ClaimSpec, DeviceRequest, ResourceClaim, claim_of
 from app.nodes.model import Node
 from app.values.json_members import object_if_any, objects_if_any
 
@@ -163,7 +163,7 @@ class PodClaims:
         waiting = tuple(claim for claim in self.claims if claim.allocation is None)
         if not extended:
             return waiting
-        return (*waiting, ResourceClaim(EXTENDED, ClaimSpec(tuple((request,) for _, request in extended))))
+        return (*waiting, claim_of(EXTENDED, ClaimSpec(tuple((request,) for _, request in extended))))
 
     @property
     def allocated(self) -> tuple[ResourceClaim, ...]:
@@ -269,7 +269,7 @@ def _entries(
         elif template:
             key = f"{pod.namespace}/{template}"
             known = cluster.templates.get(key)
-            yield f"ResourceClaimTemplate {key}", known and replace(known, key=f"{key} ({entry})")
+            yield f"ResourceClaimTemplate {key}", known and claim_of(f"{key} ({entry})", known.spec)
 
 
 def released(pod: Pod, document: Mapping[str, Any], cluster: ClusterDevices) -> ClusterDevices:

@@ -92,7 +92,7 @@ class AlikeNodes:
         return (number, allocated, taints) if taints else (number, allocated)
 
     def _taints(self, device: Device) -> tuple[DeviceTaint, ...]:
-        rules = (rule.taint for rule in self._cluster.taint_rules if rule.applies(device))
+        rules = (rule.spec.taint for rule in self._cluster.taint_rules if rule.applies(device))
         return (*device.taints, *rules)
 
 
@@ -101,9 +101,9 @@ def _is_special(device: Device) -> bool:
     return bool(
         device.counters
         or device.allow_multiple_allocations
-        or device.policies
-        or device.nodes
-        or device.waits_for_driver
+        or device.amounts.policies
+        or device.names_nodes
+        or device.binding_conditions
     )
 
 

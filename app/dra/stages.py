@@ -87,7 +87,7 @@ class NodeDevices:
     def _after_selection(self, request: DeviceRequest, device: Device) -> Iterator[bool]:
         """Test the stages of AFTER_SELECTION, in their order."""
         allocated = self._cluster.allocated
-        yield device.nodes is None or device.nodes.selects(self._node)
+        yield not device.names_nodes or device.selects(self._node)
         yield self.taint(request, device) is None
         yield request.admin_access or device.id not in allocated.alone
         yield lacking(device, request.capacity, allocated.used(device.id)) is None

@@ -9,7 +9,8 @@ from app.dra.cel_facts import Read
 from app.dra.cel_library import is_semver
 from app.dra.cel_syntax import SelectorError
 from app.dra.selectors import ClaimError, SelectorPart, compile_selector, shortened, written_conditions
-from app.kube.devices import Device, SemanticVersion, show
+from app.kube.device_models import SemanticVersion
+from app.kube.devices import Device, show
 from app.values.errors import QuantityError
 from app.values.quantity import parse_quantity
 

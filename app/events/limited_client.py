@@ -6,23 +6,24 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from app.cluster.apiserver import MERGE, ApiServer
 from app.events.planning import BURST, RATE, TokenBucket
-from app.tls.kube_objects import MERGE, KubeClient, Object
+from app.values.json_members import Object
 
 
 class LimitedClient:
-    """Requests of a KubeClient within RATE and BURST. The caller awaits `wait_for_turn` before each step.
+    """Requests of an ApiServer within RATE and BURST. The caller awaits `wait_for_turn` before each step.
 
     A step may be several requests, of which only the first was waited for; the next step then waits for them all.
     """
 
     def __init__(
         self,
-        kube: KubeClient,
+        server: ApiServer,
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._kube = kube
+        self._server = server
         self._clock = clock
         self._rest = rest
         self._bucket = TokenBucket(BURST, clock())
@@ -38,20 +39,20 @@ class LimitedClient:
             await self._rest(seconds)
         return True
 
-    def read(self, path: str) -> Object | None:
+    async def read(self, path: str) -> Object | None:
         """Read an object; None if it does not exist. Raises ApiError."""
         self._count()
-        return self._kube.read(path)
+        return await self._server.read(path)
 
-    def create(self, path: str, document: Mapping[str, Any]) -> Object:
+    async def create(self, path: str, document: Mapping[str, Any]) -> Object:
         """Create an object in the list at a path. Raises ApiError."""
         self._count()
-        return self._kube.create(path, document)
+        return await self._server.create(path, document)
 
-    def merge(self, path: str, change: Mapping[str, Any]) -> Object:
+    async def merge(self, path: str, change: Mapping[str, Any]) -> Object:
         """Change fields of an object by a merge patch. Raises ApiError."""
         self._count()
-        return self._kube.patch(path, change, MERGE)
+        return await self._server.patch(path, change, MERGE)
 
     def _count(self) -> None:
         self._bucket = self._bucket.taken()

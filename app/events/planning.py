@@ -10,7 +10,7 @@ workload.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -279,10 +279,10 @@ TOPS = frozenset(
 MOST_STEPS = 4
 """Pod, StatefulSet, leader Pod, StatefulSet, LeaderWorkerSet is the longest chain; a longer one is a loop."""
 
-Read = Callable[[str], Mapping[str, Any] | None]
+Read = Callable[[str], Awaitable[Mapping[str, Any] | None]]
 
 
-def workload_of(controller: ObjectReference, read: Read) -> ObjectReference | None:
+async def workload_of(controller: ObjectReference, read: Read) -> ObjectReference | None:
     """Follow the controllers upward from that of a pod. `read` returns the object at a path, None where it cannot.
 
     Returns None for a controller of an unknown kind.
@@ -298,7 +298,7 @@ def workload_of(controller: ObjectReference, read: Read) -> ObjectReference | No
         if kind not in STEPS:
             break
         workload = reference if reference.kind != "Pod" else workload
-        document = read(path_of(reference))
+        document = await read(path_of(reference))
         same = document is not None and (document.get("metadata") or {}).get("uid") == reference.uid
         reference = controller_of(document) if same and document is not None else None
     return workload

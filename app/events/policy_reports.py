@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from app.cluster.apiserver import ApiServer
 from app.cluster.policy_watch import ObjectStatus, PolicyBook
 from app.cluster.watched_kinds import policy_of
 from app.events.limited_client import LimitedClient
@@ -24,8 +25,8 @@ from app.policy.load import LAST_GOOD, MOUNTED
 from app.policy.schema import GROUP, STORAGE_VERSION, VERSIONS
 from app.telemetry.logs import event
 from app.telemetry.logs import now as wall_clock
-from app.tls.kube_objects import KubeClient, Object
-from app.values.errors import ApiError
+from app.values.errors import NOT_FOUND, ApiError
+from app.values.json_members import Object
 
 LOOK_SECONDS = 2.0
 """Interval at which it is looked whether the policies have changed."""
@@ -46,7 +47,7 @@ class PolicyReporter:
 
     def __init__(
         self,
-        kube: KubeClient,
+        server: ApiServer,
         namespace: str,
         book: PolicyBook,
         leading: Callable[[], bool],
@@ -55,7 +56,7 @@ class PolicyReporter:
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.statements: dict[ObjectReference, Statement] = {}
-        self._client = LimitedClient(kube, clock, rest)
+        self._client = LimitedClient(server, clock, rest)
         self._config_maps = API_KINDS["ConfigMap"].path(namespace)
         self._namespace = namespace
         self._book = book
@@ -98,7 +99,7 @@ class PolicyReporter:
         path = f"{self._config_maps}/{LAST_GOOD}"
         stored = await self._read(path)
         if stored is None:
-            raise ApiError(404, f"{path}: not there: wants deploy/components/events applied")
+            raise ApiError(NOT_FOUND, f"{path}: not there: wants deploy/components/events applied")
         held = stored.get("data") or {}
         if held == data:
             return
@@ -135,11 +136,11 @@ class PolicyReporter:
 
     async def _read(self, path: str) -> Object | None:
         await self._client.wait_for_turn(float("inf"))
-        return await asyncio.to_thread(self._client.read, path)
+        return await self._client.read(path)
 
     async def _merge(self, path: str, change: Mapping[str, Any]) -> None:
         await self._client.wait_for_turn(float("inf"))
-        await asyncio.to_thread(self._client.merge, path, change)
+        await self._client.merge(path, change)
 
 
 def config_map_data(texts: Mapping[str, str]) -> dict[str, str]:

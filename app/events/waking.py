@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from app.api.pending_reasons import PendingReasons
+from app.cluster.apiserver import MERGE, ApiServer
 from app.cluster.core import Core
 from app.kube.pods import read_pod
 from app.policy.demand import Demand
 from app.telemetry.logs import event
 from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
-from app.tls.kube_objects import MERGE, KubeClient
 from app.values.errors import ApiError, BadInput
 
 LOOK_SECONDS = 1.0
@@ -55,14 +55,14 @@ class Waker:
 
     def __init__(
         self,
-        kube: KubeClient,
+        server: ApiServer,
         namespace: str,
         core: Core,
         reasons: PendingReasons,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kube = kube
+        self._server = server
         self._path = wake_path(namespace)
         self._core = core
         self._reasons = reasons
@@ -89,7 +89,7 @@ class Waker:
         shapes = self._reasons.documents()
         still_waiting = self._due & shapes.keys()
         if still_waiting and self._clock() - self._woken_at >= APART_SECONDS:
-            await asyncio.to_thread(self._wake)
+            await self._wake()
             still_waiting = frozenset()
         self._due = still_waiting
         demands = dict(self._demands_of(dict(islice(shapes.items(), MOST_SHAPES))))
@@ -106,12 +106,12 @@ class Waker:
             with contextlib.suppress(BadInput):
                 yield shape, self._core.demand(read_pod(document))
 
-    def _wake(self) -> None:
+    async def _wake(self) -> None:
         """Change the object that wakes pods; a failure is logged, and tried again at the next change."""
         self._woken_at = self._clock()
         change = {"metadata": {"annotations": {WOKEN: wall_clock().isoformat()}}}
         try:
-            self._kube.patch(self._path, change, MERGE)
+            await self._server.patch(self._path, change, MERGE)
         except ApiError as error:
             event("refused pods not woken", logging.WARNING, error=str(error))
             return

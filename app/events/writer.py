@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes Events on GPU pods that stay Pending, their workloads, and policies with errors, while it holds the Lease.
 
-How many Events are written, how often, and when they expire is in planning.py. The requests run in a thread, one after
-another, each as soon as the limit of rate allows it; only the two of each turn for the Lease wait for nothing.
+How many Events are written, how often, and when they expire is in planning.py. The requests are made one after another,
+each as soon as the limit of rate allows it; only the two of each turn for the Lease wait for nothing.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.admission.reviewed_pod import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
+from app.cluster.apiserver import ApiServer
 from app.events.limited_client import LimitedClient
 from app.events.planning import (
     LOOKUP_SHARE,
@@ -39,9 +40,9 @@ from app.kube.pods import ObjectReference
 from app.telemetry.logs import event
 from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
-from app.tls.kube_objects import CONFLICT, KubeClient, Object
 from app.tls.lease import Lease
-from app.values.errors import ApiError, BadInput
+from app.values.errors import CONFLICT, ApiError, BadInput
+from app.values.json_members import Object
 from app.world.state import State
 
 TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -60,7 +61,7 @@ class EventWriter:
 
     def __init__(
         self,
-        kube: KubeClient,
+        server: ApiServer,
         namespace: str,
         state: State,
         reasons: PendingReasons,
@@ -72,36 +73,36 @@ class EventWriter:
         self.reasons = reasons
         self._of_policies = of_policies
         self._rest = rest
-        self._kube = kube
+        self._server = server
         self._state = state
         self._metrics = metrics
         self._clock = clock
         self._instance = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        self._lease = Lease(kube, lease_path(namespace), self._instance, clock, "events")
+        self._lease = Lease(server, lease_path(namespace), self._instance, clock, "events")
         self._first_seen: dict[str, float] = {}
         self._workloads: dict[ObjectReference, ObjectReference | None] = {}
         self._written: dict[ObjectReference, WrittenEvent] = {}
-        self._limited = LimitedClient(kube, clock, rest)
+        self._limited = LimitedClient(server, clock, rest)
 
     async def run(self) -> None:
         """Take turns until cancelled, and give up the Lease then."""
         try:
             while True:
                 end = self._clock() + TURN_SECONDS
-                if await asyncio.to_thread(self._hold_lease):
+                if await self._hold_lease():
                     await self.turn(end)
                 await self._rest(max(0.0, end - self._clock()))
         finally:
             if self.reasons.kept_current:
                 with contextlib.suppress(ApiError, TimeoutError):
                     async with asyncio.timeout(RELEASE_SECONDS):
-                        await asyncio.to_thread(self._lease.release)
-            self._kube.close()
+                        await self._lease.release()
+            await self._server.close()
 
-    def _hold_lease(self) -> bool:
+    async def _hold_lease(self) -> bool:
         """Acquire or renew the Lease. A replica that loses it clears its records, because another replica writes."""
         try:
-            leading = self._lease.hold(wall_clock())
+            leading = await self._lease.hold(wall_clock())
         except ApiError as error:
             event("Lease for Events not held", logging.WARNING, error=str(error))
             leading = False
@@ -123,7 +124,7 @@ class EventWriter:
         for write in due:
             if not await self._limited.wait_for_turn(end):
                 return
-            await asyncio.to_thread(self._try_write, write)
+            await self._try_write(write)
             left -= 1
             self._metrics.events_waiting.set(left)
 
@@ -152,19 +153,19 @@ class EventWriter:
                 continue
             if not await self._limited.wait_for_turn(end):
                 return
-            await asyncio.to_thread(self._find_workload, controller)
+            await self._find_workload(controller)
 
-    def _find_workload(self, controller: ObjectReference) -> None:
+    async def _find_workload(self, controller: ObjectReference) -> None:
         """Look up one workload; where its controllers are malformed, there is none."""
         try:
-            self._workloads[controller] = workload_of(controller, self._read)
+            self._workloads[controller] = await workload_of(controller, self._read)
         except BadInput:
             self._workloads[controller] = None
 
-    def _read(self, path: str) -> Object | None:
+    async def _read(self, path: str) -> Object | None:
         """Read an object; None if it does not exist, or may not be read."""
         try:
-            return self._limited.read(path)
+            return await self._limited.read(path)
         except ApiError:
             return None
 
@@ -176,12 +177,12 @@ class EventWriter:
         unseen = pending.unseen_by if pending is not None and self._clock() - since >= UNSEEN_SECONDS else ""
         return WaitingPod(entry.pod.reference, workload, told_of_scheduler(entry.cause, unseen), since)
 
-    def _try_write(self, write: EventWrite) -> None:
+    async def _try_write(self, write: EventWrite) -> None:
         """Write one Event and note it; one that the API server refuses is tried again after a while."""
         last = self._written.get(write.regarding)
         now = self._clock()
         try:
-            count = self._write(write, last)
+            count = await self._write(write, last)
         except ApiError as error:
             self._metrics.events.labels("refused").inc()
             event("Event not written", logging.WARNING, regarding=write.regarding.name, error=str(error))
@@ -190,7 +191,7 @@ class EventWriter:
         self._metrics.events.labels("created" if write.count == 1 else "renewed").inc()
         self._written[write.regarding] = after(write, last, now, count)
 
-    def _write(self, write: EventWrite, last: WrittenEvent | None) -> int:
+    async def _write(self, write: EventWrite, last: WrittenEvent | None) -> int:
         """Create an Event, or renew it; return the count of its series.
 
         Raises ApiError.
@@ -198,20 +199,20 @@ class EventWriter:
         path, timestamp = events_path(write.regarding.namespace), wall_clock().strftime(TIMESTAMP)
         if write.count == 1:
             try:
-                self._limited.create(path, event_document(write, self._instance, timestamp))
+                await self._limited.create(path, event_document(write, self._instance, timestamp))
                 return 1
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
                 place = f"{path}/{event_name(write)}"
-        count = write.count if last is not None and write.count > 1 else self._stored_count(place) + 1
-        self._limited.merge(place, series_patch(count, timestamp))
+        count = write.count if last is not None and write.count > 1 else await self._stored_count(place) + 1
+        await self._limited.merge(place, series_patch(count, timestamp))
         return count
 
-    def _stored_count(self, place: str) -> int:
+    async def _stored_count(self, place: str) -> int:
         """Return the count of an Event that another replica wrote: an empty patch reads it without the right to read.
 
         Raises ApiError.
         """
-        series = self._limited.merge(place, {}).get("series") or {}
+        series = (await self._limited.merge(place, {})).get("series") or {}
         return int(series.get("count") or 1)

@@ -4,13 +4,16 @@
 Each change is proven by the allocator on a node that has nothing else against the pod.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
 from itertools import islice
+
+from msgspec.structs import replace
 
 from app.dra.allocator import Outcome, allocate
 from app.dra.cel_comparisons import Comparison
@@ -23,9 +26,9 @@ from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
 from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
 from app.kube.device_classes import DeviceClass
-from app.kube.device_facts import GPU_DRIVER
-from app.kube.devices import Device, SemanticVersion
-from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, ResourceClaim
+from app.kube.device_models import GPU_DRIVER, SemanticVersion
+from app.kube.devices import Device
+from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, Expressions, ResourceClaim
 from app.nodes.model import Node
 
 NODES_TRIED = 8
@@ -78,7 +81,7 @@ class ClaimChange:
     def apply(self, claims: Claims, cluster: ClusterDevices) -> tuple[Claims, ClusterDevices]:
         """Change the claims of a pod, or what is allocated."""
         if self.frees:
-            cluster = replace(cluster, allocated=cluster.allocated.without([self.frees]))
+            cluster = dataclasses.replace(cluster, allocated=cluster.allocated.without([self.frees]))
         return self.alter(claims), cluster
 
 
@@ -126,7 +129,7 @@ def _altered(targets: Collection[tuple[str, str]], alter: Alter, claims: Claims)
 def _reworded(selector: str, old: str, new: str, request: DeviceRequest) -> DeviceRequest:
     """Write one condition of a selector anew, in a request that has this selector."""
     changed = " ".join(selector.split()).replace(old, new, 1)
-    return replace(request, selectors=tuple(changed if one == selector else one for one in request.selectors))
+    return replace(request, selectors=Expressions(changed if one == selector else one for one in request.selectors))
 
 
 def claim_fixes(
@@ -377,21 +380,21 @@ def _left(device: Device, name: str, judge: ClaimJudge) -> Fraction | None:
     if name not in device.amounts:
         return None
     left = device.amounts[name] - judge.cluster.allocated.used(device.id).get(name, 0)
-    policy = (device.policies or {}).get(name)
+    policy = device.amounts.policies.get(name)
     if policy is None:
         return left
-    left = min(left, policy.maximum) if policy.maximum is not None else left
-    if policy.values:
-        return max((value for value in policy.values if value <= left), default=None)
-    if policy.step and left >= (policy.minimum or 0):
-        minimum = policy.minimum or Fraction(0)
-        return minimum + (left - minimum) // policy.step * policy.step
+    limits = policy.valid_range
+    left = min(left, limits.max) if limits.max is not None else left
+    if policy.valid_values:
+        return max((value for value in policy.valid_values if value <= left), default=None)
+    if limits.step and left >= (limits.min or 0):
+        minimum = limits.min or Fraction(0)
+        return minimum + (left - minimum) // limits.step * limits.step
     return left
 
 
 def _with_capacity(name: str, asked: Fraction, left: Fraction, request: DeviceRequest) -> DeviceRequest:
-    capacity = request.capacity or {}
-    return replace(request, capacity={**capacity, name: left}) if capacity.get(name) == asked else request
+    return request.with_capacity(name, left) if (request.capacity or {}).get(name) == asked else request
 
 
 def _tolerating(asked: AskedRequest, devices: NodeDevices, stopped: Sequence[Device]) -> Iterator[ClaimChange]:

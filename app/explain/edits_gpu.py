@@ -32,7 +32,7 @@ from app.policy.demand import Demand
 from app.values.errors import BadInput
 from app.values.quantity import parse_mib
 from app.values.reasons import Code
-from app.values.versions import Version, parse_minimum, show_version
+from app.values.versions import ABOVE_ANY_MINOR, Version, parse_minimum, show_version
 
 
 def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
@@ -345,7 +345,7 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
     if near_miss.code not in IMAGE_CODES or cuda is None:
         return
     images = near_miss.snapshot.knowledge.images
-    for exact, most in enumerate(((cuda[0], ANY_MINOR), cuda)):
+    for exact, most in enumerate(((cuda[0], ABOVE_ANY_MINOR), cuda)):
         changes: dict[str, str] = {}
         for container in near_miss.scheduled_pod.pod.containers:
             inferred = images.infer(container.image)
@@ -376,8 +376,6 @@ def drop_runtime_class(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("drop-runtime-class", text, 15, lambda pod: pod["spec"].pop("runtimeClassName", None))
 
 
-ANY_MINOR = 999
-"""A minor version above any of CUDA."""
 OLD_IMAGE = "nvcr.io/nvidia/cuda:{}.0-base-ubuntu22.04"
 IMAGE_CODES = (Code.DriverTooOld, Code.ImageRequirementUnmet, Code.ComputeCapabilityUnsupported,
                Code.ComputeCapabilityTooLow)  # fmt: skip

@@ -22,7 +22,7 @@ from app.explain.container_requests import (
 from app.explain.edits import Edit, EditedDocument, NearMiss, containers_of, distance, several_parts
 from app.intree.checks import InTreeCause
 from app.knowledge.products import normal_form
-from app.kube.existing_pods import REQUIRED_TERMS
+from app.kube.pod_object import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node

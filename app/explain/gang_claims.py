@@ -9,15 +9,20 @@ keeps such allocations in memory until the whole group is bound, and so does thi
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from app.dra.allocator import GrantedDevice, allocate
 from app.dra.cluster_devices import ClusterDevices, PoolIndex
 from app.dra.pod_claims import generated_claims
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selectors import Selection
 from app.explain.survey import ScheduledPod
-from app.kube.devices import NodeSelection
+from app.kube.devices import NodeSelection, ResourceSlice
 from app.kube.gangs import Gang
-from app.kube.resource_claims import Allocation, ResourceClaim, Result
+from app.kube.node_selectors import NodeSelector
+from app.kube.pods import named_claim
+from app.kube.records import Metadata
+from app.kube.resource_claims import Allocation, ResourceClaim, Result, result_of
 from app.nodes.model import Node
 
 
@@ -30,7 +35,7 @@ def shared_claims(pod: ScheduledPod, gang: Gang) -> Mapping[str, str]:
         key = f"{pod.pod.namespace}/{made}" if made else f"{pod.pod.namespace}/{template} ({entry})"
         if claim:
             found[key] = key
-        elif (entry, claim, template) in gang.claims:
+        elif (entry, claim, template) in map(named_claim, gang.spec.resource_claims):
             found[key] = f"entry {entry}"
     return found
 
@@ -79,9 +84,7 @@ class GangDevices:
             granted = [one for one in verdict.devices if one.claim == claim.key]
             self._number += 1
             nodes = self._nodes_of(granted, node)
-            made = replace(
-                claim, key=f"{claim.key}#{self._number}", allocation=Allocation(_results(claim, granted), nodes)
-            )
+            made = claim.allocated(f"{claim.key}#{self._number}", Allocation.of(_results(claim, granted), nodes))
             allocated.put(made)
             if claim.key in shared:
                 self.shared[shared[claim.key]] = made
@@ -90,22 +93,23 @@ class GangDevices:
         elsewhere = any(one.device.id[:2] not in of_node for one in verdict.devices)
         return elsewhere or any(claim.key in shared for claim in asked)
 
-    def _nodes_of(self, granted: Iterable[GrantedDevice], node: Node) -> NodeSelection | None:
+    def _nodes_of(self, granted: Iterable[GrantedDevice], node: Node) -> NodeSelector | None:
         """Return the nodes that reach all devices; None for all nodes, and the node alone where few others can."""
-        selections: list[NodeSelection] = []
+        selectors: list[NodeSelector] = []
         for one in granted:
             slices = self.cluster.pools.slices_of(one.device.id[:2])
-            selection = one.device.nodes or next((each.nodes for each in slices if one.device in each.devices), None)
-            if selection is not None and not selection.everywhere and selection not in selections:
-                selections.append(selection)
-        if not selections:
+            of_slice = next((each.spec for each in slices if one.device in each.devices), None)
+            selection = one.device if one.device.names_nodes else of_slice
+            if selection is not None and (selector := selection.selector) is not None and selector not in selectors:
+                selectors.append(selector)
+        if not selectors:
             return None
-        return selections[0] if len(selections) == 1 else NodeSelection(name=node.name)
+        return selectors[0] if len(selectors) == 1 else NodeSelection(node.name).selector
 
 
 def _results(claim: ResourceClaim, granted: Iterable[GrantedDevice]) -> tuple[Result, ...]:
     admin = {request.name for choices in claim.spec.requests for request in choices if request.admin_access}
-    return tuple(Result(one.request, one.device.id, one.request in admin, one.consumed) for one in granted)
+    return tuple(result_of(one.request, one.device.id, one.consumed, one.request in admin) for one in granted)
 
 
 def with_devices_of_copies(cluster: ClusterDevices, node: Node, names: Sequence[str]) -> ClusterDevices:
@@ -117,8 +121,11 @@ def with_devices_of_copies(cluster: ClusterDevices, node: Node, names: Sequence[
     for name in names:
         for one in slices:
             pool = f"{one.pool} {name}"
-            devices = tuple(replace(device, pool=pool) for device in one.devices)
-            pools.put(
-                replace(one, name=f"{one.name} {name}", pool=pool, nodes=NodeSelection(name=name), devices=devices)
+            spec = structs.replace(
+                one.spec,
+                node_name=name,
+                pool=structs.replace(one.spec.pool, name=pool),
+                devices=tuple(map(structs.replace, one.devices)),
             )
+            pools.put(ResourceSlice(Metadata(f"{one.name} {name}"), spec))
     return replace(cluster, pools=pools)

@@ -21,7 +21,7 @@ from app.explain.survey import NodeJudge, ScheduledPod, existing_pod_constraints
 from app.intree.api_server import api_server_refusals, counted_in_quotas
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.existing_pods import ExistingPod
-from app.kube.gangs import Gang, gang_priority, gang_words
+from app.kube.gangs import Gang, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -30,7 +30,7 @@ from app.values.json_members import object_if_any
 from app.values.reasons import counted
 from app.world.world import World
 
-NODES_AT_ONCE = 64
+NODES_TRIED_AT_ONCE = 64
 MOST_MEMBERS = 256
 """Members that are placed; of a larger gang no more is said."""
 MOST_KINDS, MOST_ADDED, MOST_TRIES = 16, 256, 8
@@ -138,7 +138,7 @@ def _preempts(
     Only units of GPUs are given back: of declared memory and of claims nothing is free before the victims are gone
     (docs/decisions/0056-answer-for-groups-by-the-cluster-alone.md).
     """
-    priority = gang_priority(gang)
+    priority = gang.priority
     if priority is None:
         return False
     nodes, used = dict(snapshot.nodes), dict(snapshot.used)
@@ -188,7 +188,7 @@ def _place_all(
             placing.seen[template] = {}
             for index, name in enumerate(placing.nodes):
                 _judge_again(template, pod, name, placing)
-                if index % NODES_AT_ONCE == 0:
+                if index % NODES_TRIED_AT_ONCE == 0:
                     yield
         if _place(template, templates, placing):
             placed += 1

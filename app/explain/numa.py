@@ -6,12 +6,13 @@ driver serve the same GPUs, the driver's `numaNode` says where these are, and th
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from app.dra.allocator import Outcome, allocate
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_judge import ClaimJudge
-from app.kube.device_facts import NVIDIA_DRIVER, facts_of
+from app.kube.device_models import NO_GPU, NVIDIA_DRIVER
 from app.kube.numa_zones import SINGLE, NUMAZones, device_amounts, topology_refusal
 from app.kube.pods import Pod
 from app.kube.resource_claims import Constraint
@@ -32,8 +33,8 @@ def published_zones(node: Node, devices: ClusterDevices, whole: str) -> NUMAZone
         return NUMAZones("", "container", (), ())
     for device in (device for pool in devices.pools.pools(node) for device in pool.devices):
         zone = next((value for key, value in device.attributes.items() if key.endswith(NUMA_NODE)), None)
-        facts = facts_of(device) if device.driver == NVIDIA_DRIVER else None
-        if facts is not None and not facts.mig_profile and isinstance(zone, int):
+        model = device.model if device.driver == NVIDIA_DRIVER else NO_GPU
+        if model.is_gpu and not model.mig_profile and isinstance(zone, int):
             counts[zone] = counts.get(zone, 0) + 1
     total = tuple(((whole, number),) for _, number in sorted(counts.items()))
     return NUMAZones("", "container", total, total)

@@ -28,6 +28,7 @@ from app.explain.survey import Groups
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.knowledge.dcgm import GPUCondition
 from app.kube.gangs import gang_of
+from app.kube.pod_object import pod_object
 from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.conditions import TAINTS_WHILE_NOT_READY, NotReady
 from app.nodes.model import Node, NodeClass
@@ -280,7 +281,7 @@ def template_hash(document: Mapping[str, Any], label_keys: Collection[str]) -> s
         if key.startswith(PREFIX) and key != DECISION
     }
     namespace = metadata.get("namespace")
-    parts = (namespace, labels, annotations, gang_of(namespace or "default", document), _template_spec(spec))
+    parts = (namespace, labels, annotations, gang_of(pod_object(document)), _template_spec(spec))
     return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 

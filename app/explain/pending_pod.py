@@ -62,8 +62,9 @@ from app.explain.survey import (
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.finished_pods import Ending
-from app.kube.gangs import Gang, with_pod_group
+from app.kube.gangs import Gang
 from app.kube.pod_limits import check_constraints
+from app.kube.pod_object import pod_object
 from app.kube.pods import PREFIX
 from app.nodes.model import Node
 from app.placement.class_filters import lacks_code, lacks_code_words
@@ -169,7 +170,7 @@ def _read(
 
 def _with_found_need(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a pod with the annotation for the CUDA version that its start error names, if it states none itself."""
-    metadata, cuda = document.get("metadata") or {}, required_cuda(document.get("status") or {})
+    metadata, cuda = document.get("metadata") or {}, required_cuda(pod_object(document))
     annotations = metadata.get("annotations") or {}
     if not cuda or CUDA in annotations:
         return document
@@ -200,9 +201,9 @@ def _answer(
     gang = None if pod.node or pod.ending else (yield from _gang(pod))
     counts = {objections: len(names) for objections, names in groups.items()}
     refused, in_tree = _count_reasons(counts, scheduled_pod)
-    metadata = pod.review.document.get("metadata") or {}
+    declared = pod_object(pod.review.document)
     return Explanation(
-        pod=f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or metadata.get('generateName') or ''}",
+        pod=f"{declared.namespace}/{declared.metadata.name or declared.metadata.generate_name}",
         policies=scheduled_pod.ruling.policies,
         asks=dict(demand.resources),
         needs=tuple(needs(demand, scheduled_pod.pod, snapshot.knowledge.families)),
@@ -226,9 +227,9 @@ def _answer(
         verdicts=(yield from _verdicts(groups)) if by_node else None,
         bound=None if pod.node is None else _bound_verdict(pod.node, groups),
         ending=pod.ending,
-        unhealthy=() if pod.node is None else unhealthy_devices(pod.review.document),
+        unhealthy=() if pod.node is None else unhealthy_devices(declared),
         not_started=pod.not_started,
-        phase=str((pod.review.document.get("status") or {}).get("phase") or ""),
+        phase=declared.status.phase,
         devices=devices,
         gang=gang,
         notes=(*([gang.sentence] if gang else ()), *_notes(pod, nodes, events, bool(refused))),
@@ -242,7 +243,7 @@ def _gang(pod: _ReadPod) -> Generator[None, None, GangVerdict | None]:
     if gang is None:
         return None
     if pod.snapshot.pod_group is not None:
-        gang = with_pod_group(gang, pod.snapshot.pod_group)
+        gang = replace(gang, group=pod.snapshot.pod_group)
     return (yield from gang_verdict(gang, pod.snapshot, pod.live))
 
 
@@ -264,7 +265,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from claims_to_come(scheduled_pod.pod, scheduled_pod.document, snapshot.devices)
         yield from not_looked_at(scheduled_pod.document, events, snapshot.knowledge.evidence.schedulers_without_gpus)
         yield from answer_of_scheduler(scheduled_pod.document) if fitting else ()
-    if (cuda := required_cuda(pod.review.document.get("status") or {})) and pod.node:
+    if (cuda := required_cuda(pod_object(pod.review.document))) and pod.node:
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
     if not (fitting or pod.node or pod.ending):
         yield from who_is_in_the_way(scheduled_pod, snapshot)
@@ -278,7 +279,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         yield from topology_notes(scheduled_pod.pod, fitting, snapshot.devices, whole)
         yield from who_decides(scheduled_pod, snapshot, refused, bool(fitting))
     else:
-        yield from what_ends_it(pod.review.document, snapshot)
+        yield from what_ends_it(pod_object(pod.review.document), snapshot)
     classes = [node.node_class for node in fitting]
     lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
     yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)

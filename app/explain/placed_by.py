@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.admission.preview import unbound
-from app.admission.review import OUR_SCHEDULERS
+from app.admission.reviewed_pod import OUR_SCHEDULERS
 from app.admission.validators import pod_level_gpus
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
@@ -24,6 +24,7 @@ from app.kube.finished_pods import Ending, read_finished_pod
 from app.kube.gangs import gang_words
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import unseen_by
+from app.kube.pod_object import PodObject, pod_object
 from app.kube.pod_requests import PODS, PodRequests
 from app.kube.pods import Pod
 from app.nodes.mig_state import explained_by_node
@@ -84,10 +85,11 @@ def not_looked_at(
 
     Of `without_gpus`, which are schedulers that give no GPU, `who_decides` says more.
     """
-    name = unseen_by(document)
+    pod = pod_object(document)
+    name = unseen_by(pod)
     if not name or name in without_gpus or any(name in _reporters(event) for event in events):
         return
-    created = (document.get("metadata") or {}).get("creationTimestamp")
+    created = pod.metadata.creation_timestamp
     since = f" since it was created at {created}" if created else ""
     yield silence_of(name, since)
 
@@ -145,7 +147,7 @@ def group_to_come(pod: Pod, document: Mapping[str, Any], snapshot: World) -> Ite
     Source: pkg/scheduler/framework/plugins/gangscheduling/gangscheduling.go PreEnqueue.
     """
     gang = gang_of_pod(snapshot.state, pod, document) if pod.pod_group else None
-    if gang is not None and not gang.known and snapshot.pod_group is None:
+    if gang is not None and gang.group is None and snapshot.pod_group is None:
         yield (
             f"kube-scheduler does not try the pod before {gang_words(gang.key)} exists, which is not known here; "
             "create it, or correct schedulingGroup.podGroupName"
@@ -154,18 +156,15 @@ def group_to_come(pod: Pod, document: Mapping[str, Any], snapshot: World) -> Ite
 
 def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
     """Repeat what the scheduler last said of a pod that fits here: it judges more, such as volumes."""
-    conditions = (document.get("status") or {}).get("conditions") or ()
-    said: Mapping[str, Any] = next(
-        (one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False"), {}
-    )
-    name = (document.get("spec") or {}).get("schedulerName") or "default-scheduler"
-    if said.get("message"):
-        yield f"the last answer of {name} was: {shortened(str(said['message']))}"
+    pod = pod_object(document)
+    answers = (one for one in pod.status.conditions if (one.type, one.status) == ("PodScheduled", "False"))
+    if message := next((one.message for one in answers), None):
+        yield f"the last answer of {pod.scheduler} was: {shortened(message)}"
 
 
 def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:
     """Say of a pod that fits nowhere which holders of GPUs wait for it, or end for it."""
-    pod, deployment = scheduled_pod.pod, deployment_of(scheduled_pod.document)
+    pod, deployment = scheduled_pod.pod, deployment_of(pod_object(scheduled_pod.document).metadata)
     if node := pod.nominated_node_name:
         yield f"kube-scheduler has chosen {node} for it, and waits until the pods that it preempts there have ended"
     holders = {
@@ -256,7 +255,7 @@ def what_it_got(scheduled_pod: ScheduledPod, node: Node | None, products: Produc
 
 def node_of_bound_pod(document: Mapping[str, Any]) -> str | None:
     """Name the node that a pod runs on; None where it has none, or is finished."""
-    requests = read_bound_requests(document)
+    requests = read_bound_requests(pod_object(document))
     return requests.node if requests else None
 
 
@@ -265,8 +264,9 @@ def as_unbound(document: Mapping[str, Any], snapshot: World) -> tuple[Mapping[st
 
     A pod that has ended holds none.
     """
-    requests = read_bound_requests(document)
-    return unbound(document), snapshot if requests is None else _with_released(document, requests, snapshot)
+    pod = pod_object(document)
+    requests = read_bound_requests(pod)
+    return unbound(document), snapshot if requests is None else _with_released(pod, requests, snapshot)
 
 
 def ending_of(document: Mapping[str, Any], snapshot: World) -> Ending | None:
@@ -274,25 +274,20 @@ def ending_of(document: Mapping[str, Any], snapshot: World) -> Ending | None:
 
     Raises MalformedPod.
     """
-    pod = read_finished_pod(document, snapshot.knowledge)
+    pod = read_finished_pod(pod_object(document), snapshot.knowledge)
     return explained_by_node(pod, snapshot.nodes.get(pod.ending.node)).ending if pod is not None else None
 
 
-def _with_released(document: Mapping[str, Any], requests: PodRequests, snapshot: World) -> World:
+def _with_released(pod: PodObject, requests: PodRequests, snapshot: World) -> World:
     node, used = snapshot.nodes.get(requests.node), {**snapshot.used.get(requests.node, {})}
     for resource, amount in (*requests.amounts, (PODS, 1)):
         used[resource] = max(0, used.get(resource, 0) - amount)
     existing_pods = snapshot.existing_pods and tuple(
-        existing for existing in snapshot.existing_pods if existing.name != _name(document)
+        existing for existing in snapshot.existing_pods if existing.name != pod.key
     )
     released = replace(snapshot, used={**snapshot.used, requests.node: used}, existing_pods=existing_pods)
-    usage = read_gpu_usage(document, snapshot.knowledge)
+    usage = read_gpu_usage(pod, snapshot.knowledge)
     if node is None or usage is None:
         return released
     freed_node = replace(node, free=node.free.with_units(usage.units, usage.memory_mib))
     return replace(released, nodes={**snapshot.nodes, node.name: freed_node})
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    metadata = document.get("metadata") or {}
-    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"

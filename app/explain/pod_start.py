@@ -14,7 +14,7 @@ from app.dra.pod_claims import claims_of_pod
 from app.explain.explanation import PENDING
 from app.knowledge.reported_faults import PodFailure
 from app.kube.finished_pods import LONGEST_MESSAGE, decisive_part, start_reports
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import PodObject, pod_object
 from app.world.world import World
 
 KUBELET = "kubelet"
@@ -32,18 +32,18 @@ def shortened(message: str) -> str:
     return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
 
 
-def unhealthy_devices(document: Mapping[str, Any]) -> tuple[str, ...]:
+def unhealthy_devices(pod: PodObject) -> tuple[str, ...]:
     """Name the devices of a pod that its kubelet reports as unhealthy, each as `nvidia.com/gpu GPU-…`.
 
     The kubelet does so from Kubernetes 1.36 on (allocatedResourcesStatus, KEP-4680). A pod keeps such a device until it
     ends: nothing evicts it.
     """
     return tuple(
-        f"{resource.get('name')} {device.get('resourceID')}"
-        for container in (document.get("status") or {}).get("containerStatuses") or ()
-        for resource in container.get("allocatedResourcesStatus") or ()
-        for device in resource.get("resources") or ()
-        if device.get("health") == "Unhealthy"
+        f"{resource.name} {device.resource_id}"
+        for container in pod.status.container_statuses
+        for resource in container.allocated_resources_status or ()
+        for device in resource.resources or ()
+        if device.health == "Unhealthy"
     )
 
 
@@ -53,13 +53,13 @@ def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot
     The sources are the waiting reasons of its containers, its Events, and the binding conditions of the devices that
     its claims have. `events` is None where they were not read.
     """
-    document = review.document
-    status, node = document.get("status") or {}, str((document.get("spec") or {}).get("nodeName") or "")
-    if status.get("phase") in FINISHED:
+    pod = pod_object(review.document)
+    node, phase = pod.spec.node_name, pod.status.phase
+    if pod.finished:
         return ()
-    pending = status.get("phase") in (None, PENDING)
+    pending = phase in ("", PENDING)
     current = _current(events or ()) if pending else []  # those of a pod that runs are of its past
-    told = [*start_reports(status), *((str(event.get("reason") or ""), _message(event)) for event in current)]
+    told = [*start_reports(pod), *((str(event.get("reason") or ""), _message(event)) for event in current)]
     first: dict[str, str] = {}
     fails_again = False
     for reason, message in told:
@@ -70,14 +70,14 @@ def start_problems(review: ReviewedPod, events: Sequence[Event] | None, snapshot
                 break
     again = (f"created again on {node}, it would fail in the same way until that is repaired",) if fails_again else ()
     problems = (*first.values(), *_unmet_conditions(review, snapshot), *again)
-    if problems or not node or status.get("phase") != PENDING:
+    if problems or not node or phase != PENDING:
         return problems
-    return (_unexplained(node, document, None if events is None else current),)
+    return (_unexplained(pod, None if events is None else current),)
 
 
-def required_cuda(status: Mapping[str, Any]) -> str:
+def required_cuda(pod: PodObject) -> str:
     """Give the CUDA version that a container requires by its start error; empty where none says so."""
-    return next((match[1] for _, message in start_reports(status) if (match := _REQUIRED_CUDA.search(message))), "")
+    return next((match[1] for _, message in start_reports(pod) if (match := _REQUIRED_CUDA.search(message))), "")
 
 
 def _current(events: Sequence[Event]) -> list[Event]:
@@ -103,12 +103,12 @@ def _text(reason: str, row: PodFailure, message: str) -> str:
     return f"{reason}: {row.why}{said}; {row.remedy}"
 
 
-def _unexplained(node: str, document: Mapping[str, Any], events: Sequence[Event] | None) -> str:
+def _unexplained(pod: PodObject, events: Sequence[Event] | None) -> str:
     """Write what is known of a pod that is not started for a reason that no row explains."""
     if events is None:
-        metadata = document.get("metadata") or {}
-        named = f"{metadata.get('name')} -n {metadata.get('namespace') or 'default'}"
+        named = f"{pod.metadata.name} -n {pod.namespace}"
         return f"its Events, which are not read here, may say why: kubectl describe pod {named}"
+    node = pod.spec.node_name
     reporters = (
         (event, event.get("reportingComponent") or (event.get("source") or {}).get("component")) for event in events
     )
@@ -122,21 +122,22 @@ def _unmet_conditions(review: ReviewedPod, snapshot: World) -> Iterator[str]:
     for claim in claims_of_pod(review.pod, review.document, snapshot.devices).allocated:
         for result in claim.allocation.results if claim.allocation else ():
             device = f"device {result.device[2]} of driver {result.device[0]} for claim {claim.key}"
-            if result.failed:
-                yield f"{device} failed: {', '.join(result.failed)} is true; kube-scheduler tries another device"
-            elif result.waits_for:
-                conditions = ", ".join(result.waits_for)
+            waits_for, failed = claim.conditions(result)
+            if failed:
+                yield f"{device} failed: {', '.join(failed)} is true; kube-scheduler tries another device"
+            elif waits_for:
+                conditions = ", ".join(waits_for)
                 yield (
                     f"{device} is not ready: kube-scheduler waits until its driver sets {conditions}, and gives the"
                     " device back after ten minutes; read the log of the driver"
                 )
 
 
-def what_ends_it(document: Mapping[str, Any], snapshot: World) -> Iterator[str]:
+def what_ends_it(pod: PodObject, snapshot: World) -> Iterator[str]:
     """Say why a pod that has a node is being ended: by its condition DisruptionTarget (KEP-3329)."""
-    for condition in (document.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            reason, message = str(condition.get("reason") or ""), str(condition.get("message") or "")
+    for condition in pod.status.conditions:
+        if (condition.type, condition.status) == ("DisruptionTarget", "True"):
+            reason, message = condition.reason or "", condition.message or ""
             for row in snapshot.knowledge.pod_evictions:
                 if row.explains(reason, message):
                     yield f"it is being ended: {_text(reason, row, message)}"

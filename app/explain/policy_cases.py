@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.admission.review import begin_review, mutate_reviewed
-from app.admission.reviewed_pod import ReviewContext
+from app.admission.review import mutate_reviewed
+from app.admission.reviewed_pod import ReviewContext, begin_review
 from app.knowledge.tables import Knowledge
 from app.kube.objects import RuntimeClass
 from app.kube.pods import read_pod

@@ -11,10 +11,10 @@ import msgspec
 
 from app.admission.match_conditions import CONTAINER_LISTS
 from app.admission.redaction import redact_pod
-from app.admission.review import ReviewResult, begin_review, mutate_reviewed
-from app.admission.reviewed_pod import PodForm, ReviewContext, denial_message
+from app.admission.review import ReviewResult, mutate_reviewed
+from app.admission.reviewed_pod import PodForm, ReviewContext, begin_review, denial_message
 from app.explain.fleet_placements import FleetPlacements
-from app.kube.existing_pods import REQUIRED_TERMS
+from app.kube.pod_object import REQUIRED_TERMS
 from app.kube.pods import DECISION, read_pod, without_token_volumes
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.admission.node_affinity import NODE_AFFINITY, required_terms, value_at
-from app.admission.review import ReviewResult, begin_review, mutate_reviewed
-from app.admission.reviewed_pod import ReviewContext, ReviewedPod, is_exempt
+from app.admission.review import ReviewResult, mutate_reviewed
+from app.admission.reviewed_pod import ReviewContext, ReviewedPod, begin_review, is_exempt
 from app.admission.tolerations import keys_added_with_nodes
 from app.dra.pod_claims import claims_of_pod
 from app.dra.pod_judge import ClaimJudge
@@ -28,8 +28,9 @@ from app.intree.checks import (
     scheduling_gate_refusal,
 )
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
-from app.kube.existing_pods import REQUIRED_TERMS, PodAmongOthers, read_pod_among_others
-from app.kube.pods import Pod, read_pod
+from app.kube.existing_pods import PodAmongOthers, read_pod_among_others
+from app.kube.pod_object import REQUIRED_TERMS, pod_object
+from app.kube.pods import Pod, pod_of, read_pod
 from app.nodes.mig_state import may_offer_later
 from app.nodes.model import Node
 from app.placement import engine
@@ -130,14 +131,13 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     own_document = with_api_defaults(without_our_affinity(review), review.pod.namespace, snapshot)
     if admit and result.admitted is not None:
         review = result.admitted
-    if (new := with_api_defaults(review.document, review.pod.namespace, snapshot)) is not review.document:
-        review = replace(review, document=new, pod=read_pod(new))
-    admitted, pod, ruling, families = (
-        review.document,
-        review.pod,
-        review.ruling,
-        review.context.world.knowledge.families,
-    )
+    admitted, ruling, families = review.document, review.ruling, review.context.world.knowledge.families
+    if (new := with_api_defaults(admitted, review.pod.namespace, snapshot)) is not admitted:
+        admitted, declared = new, pod_object(new)
+        review = replace(review, document=new, pod=pod_of(declared))
+    else:
+        declared = pod_object(admitted)
+    pod = review.pod
     labels = review.namespace_labels
     claims = ClaimJudge(claims_of_pod(pod, admitted, snapshot.devices, labels), snapshot.devices, snapshot.selection)
     served = frozenset(resource for resource, _ in claims.pod_claims.extended)
@@ -146,16 +146,17 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     def counted(name: str) -> bool:
         return name in uncounted or families.of(name) is not None
 
-    pod_constraints = read_pod_constraints(admitted, counted, snapshot.volumes)
+    pod_constraints = read_pod_constraints(declared, counted, snapshot.volumes)
     pod_constraints = replace(pod_constraints, served=served, taints=families.taints)
     own = pod_constraints
     if own_document is not admitted:
-        own = replace(pod_constraints, terms=read_pod_constraints(own_document, families.of).terms)
+        affinity = pod_object({"spec": {"affinity": own_document["spec"].get("affinity")}})
+        own = replace(pod_constraints, terms=read_pod_constraints(affinity, families.of).terms)
     classes = review.context.world.fleet.runtime_classes
     cliques = SchedulingGroups(snapshot.state).cliques(pod, ruling.demand)
     held = held_by_others(snapshot.state, pod) if ruling.demand.namespace_limits else ()
     demand = scheduler_demand(pod, ruling.demand, cliques, snapshot.expected, classes, held)
-    among_others = read_pod_among_others(admitted)
+    among_others = read_pod_among_others(declared)
     judge = claims if claims.pod_claims.to_allocate or claims.pod_claims.obstacles or pod.claims else None
     tolerable = keys_added_with_nodes(ruling, families)
     created = _new_pod(review, demand, snapshot) if snapshot.judges_creation else None

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the images that pods name, in the background, and puts what they carry into the index.
 
-No request waits for it. What is read is kept by reference and shared by digest; a tag is looked up again after a time,
-and a registry that failed is asked again after a growing one. Everything is bounded: references, bytes, readings at
-once, and seconds (app/images/registry.py).
+No request waits for it. A tag is looked up again after a time, and after a failure a reference is asked for again after
+a growing one. Everything is bounded: references, bytes, readings at once, and seconds (app/images/registry.py).
 """
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
+from math import inf
 from typing import Any
-from weakref import WeakValueDictionary
 
 from app.cluster.reflector import Clock
 from app.images.documents import read_reference
@@ -18,7 +18,7 @@ from app.images.registry import Registries
 from app.knowledge.image_configs import ImageFacts
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
-from app.values.errors import BadInput, RegistryError
+from app.values.errors import SourceError
 from app.world.image_index import ImageIndex
 
 MOST_REFERENCES = 10_000
@@ -31,17 +31,13 @@ RESOLVE_SECONDS = 3_600.0
 """After which a tag is looked up again, by a HEAD. Docker Hub counts no HEAD as a pull."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 30.0, 3_600.0
 """After the first failure, and the longest; the time doubles with each."""
-LASTING = frozenset(
-    {"address", "not_allowed", "not_found", "unauthorized", "malformed", "too_large", "digest", "redirect"}
-)
-"""Outcomes that are a fault of the image or of the operator's file, and not of a registry that does not answer."""
-MOST_REGISTRIES = 100
-"""Registries whose state is kept; only those that the operator lists are asked."""
+SILENT = frozenset({"unreachable", "timeout", "http_error"})
+"""Outcomes that are no fault of the image or of the operator's file, but of a registry that does not answer."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A reference: what was read of it, when it is due again (infinity for a digest), and failures since."""
+    """A reference: what was read of it, when it is due again, and its failures since."""
 
     facts: ImageFacts | None = None
     due: float = 0.0
@@ -50,9 +46,8 @@ class _Entry:
 
 @dataclass(slots=True)
 class RegistryState:
-    """When a registry last answered and since when it does not, in seconds of the clock; `problem` says why."""
+    """Since when a registry does not answer, by the clock, None if it does; `problem` is its last error."""
 
-    answered: float | None = None
     failing_since: float | None = None
     problem: str = ""
 
@@ -77,8 +72,7 @@ class ImageReader:
         self._resolve_seconds = resolve_seconds
         self._most = most
         self._entries: dict[str, _Entry] = {}
-        self._by_digest: WeakValueDictionary[str, ImageFacts] = WeakValueDictionary()
-        self._in_hand: set[str] = set()
+        self._in_hand = 0
         index.reading = True
 
     async def run(self) -> None:
@@ -92,82 +86,68 @@ class ImageReader:
             await self._source.close()
 
     def take(self) -> list[str]:
-        """Take the next images to read: what is wanted, then what is due; at most MOST_AT_ONCE are in hand."""
-        free, now = MOST_AT_ONCE - len(self._in_hand), self._clock.now()
-        taken: list[str] = []
-        while self._index.wanted and len(taken) < free:
-            image = next(iter(self._index.wanted))
+        """Take the next images to read: what is new, then what is due first; at most MOST_AT_ONCE are in hand."""
+        free, now = MOST_AT_ONCE - self._in_hand, self._clock.now()
+        for image in [*self._index.wanted][:free]:
             del self._index.wanted[image]
-            if image not in self._entries and image not in self._in_hand:
-                self._make_room()
+            if image not in self._entries:
+                while len(self._entries) >= self._most:
+                    oldest = next(iter(self._entries))
+                    del self._entries[oldest]
+                    self._index.put(oldest, None)
                 self._entries[image] = _Entry()
-                taken.append(image)
-        if len(taken) < free:
-            due = (name for name, entry in self._entries.items() if entry.due <= now)
-            taken += [name for name in due if name not in self._in_hand and name not in taken][: free - len(taken)]
-        self._in_hand.update(taken)
+        due = (image for image, entry in self._entries.items() if entry.due <= now)
+        taken = nsmallest(free, due, key=lambda image: self._entries[image].due)
+        for image in taken:
+            self._entries[image].due = inf
+        self._in_hand += len(taken)
         return taken
-
-    def _make_room(self) -> None:
-        while len(self._entries) >= self._most:
-            oldest = next(iter(self._entries))
-            del self._entries[oldest]
-            self._index.put(oldest, None)
 
     async def read(self, image: str) -> None:
         """Read one image, and put what it carries into the index; what was known before stays after a failure."""
         entry = self._entries[image]
         try:
-            facts = await self._source.read(image, entry.facts.digest if entry.facts else "")
-            self._note(image, "read" if facts else "unchanged", "")
-            if facts is not None:
-                entry.facts = self._by_digest.setdefault(facts.digest, facts)
-                if self._entries.get(image) is entry:
-                    self._index.put(image, entry.facts)
-            entry.failures = 0
-            pinned = "@sha256:" in image
-            entry.due = (
-                float("inf") if pinned else self._clock.now() + self._resolve_seconds * (1 + self._clock.chance() / 10)
-            )
-        except RegistryError as error:
+            facts = await self._source.read(image, entry.facts)
+        except SourceError as error:
             self._note(image, error.outcome, str(error))
             delay = min(RETRY_SECONDS * 2**entry.failures, LONGEST_RETRY_SECONDS)
             entry.failures = min(entry.failures + 1, 16)
-            entry.due = self._clock.now() + delay * (1 + self._clock.chance() / 10)
+            if error.outcome == "not_allowed":
+                self._entries.pop(image, None)
+        else:
+            self._note(image, "unchanged" if facts is entry.facts else "read")
+            entry.failures, delay = 0, inf if "@sha256:" in image else self._resolve_seconds
+            entry.facts = facts
+            if self._entries.get(image) is entry:
+                self._index.put(image, facts)
         finally:
-            self._in_hand.discard(image)
+            self._in_hand -= 1
+        entry.due = self._clock.now() + delay * (1 + self._clock.chance() / 10)
 
-    def _note(self, image: str, outcome: str, problem: str) -> None:
+    def _note(self, image: str, outcome: str, problem: str = "") -> None:
         """Count a reading, and log a registry that begins to fail or answers again, and each image at fault."""
         self._metrics.image_readings.labels(outcome).inc()
-        try:
-            registry = read_reference(image).registry
-        except BadInput:
+        if outcome == "not_allowed":
             return
-        now = self._clock.now()
-        if outcome == "not_allowed" or (registry not in self.registries and len(self.registries) >= MOST_REGISTRIES):
-            return
+        registry = read_reference(image).registry
         state = self.registries.setdefault(registry, RegistryState())
-        if not problem or outcome in LASTING:
+        state.problem = problem
+        if outcome not in SILENT:
             if state.failing_since is not None:
                 event("registry answers again", registry=registry)
-            state.answered, state.failing_since, state.problem = now, None, ""
+            state.failing_since = None
+            if problem:
+                event("image not read, it is judged by its name", 30, image=image[:200], error=problem)
         elif state.failing_since is None:
             event(
                 "registry does not answer, its images are judged by their names", 30, registry=registry, error=problem
             )
-            state.failing_since = now
-        if problem and outcome in LASTING:
-            event("image not read, it is judged by its name", 30, image=image[:200], error=problem)
-        if problem:
-            state.problem = problem
+            state.failing_since = self._clock.now()
 
     def measure(self) -> None:
-        """Set the gauges."""
-        now = self._clock.now()
-        since = [state.failing_since for state in self.registries.values() if state.failing_since is not None]
-        self._metrics.image_references.set(sum(entry.facts is not None for entry in self._entries.values()))
-        self._metrics.registry_silence.set(now - min(since) if since else 0.0)
+        """Set the gauge of silence."""
+        silence = [state["failing_seconds"] for state in self.status()["registries"].values()]
+        self._metrics.registry_silence.set(max((seconds for seconds in silence if seconds is not None), default=0))
 
     def status(self) -> Mapping[str, Any]:
         """Return the part of /statusz about images."""
@@ -177,7 +157,6 @@ class ImageReader:
             "known": sum(entry.facts is not None for entry in self._entries.values()),
             "registries": {
                 name: {
-                    "answered_seconds_ago": None if state.answered is None else int(now - state.answered),
                     "failing_seconds": None if state.failing_since is None else int(now - state.failing_since),
                     "problem": state.problem or None,
                 }

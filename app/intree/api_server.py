@@ -18,13 +18,13 @@ from app.intree.checks import InTreeCause, InTreeRefusal
 from app.knowledge.pod_security import LEVEL, VERSION, Levels, pod_security_violations
 from app.kube.admission_objects import AdmissionObjects, Quantities, ScopeRequirement
 from app.kube.objects import RuntimeClass
+from app.kube.pods import ZERO
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 from app.values.label_requirements import label_requirement
 from app.values.quantity import parse_quantity
 
 Amounts = dict[str, Fraction]
 Classes = Mapping[str, RuntimeClass] | None
-ZERO = Fraction(0)
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
 POD_LEVEL = ("cpu", "memory")
 SYSTEM = "system-"

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
 
 from app.knowledge.gpu_resources import TaintMeaning, meaning_of_taint
-from app.kube.existing_pods import REQUIRED_TERMS, PodAmongOthers
-from app.kube.node_selectors import NodeSelectorTerm, read_terms, toleration_covers
+from app.kube.existing_pods import PodAmongOthers
+from app.kube.node_selectors import NodeSelectorTerm, read_terms
 from app.kube.pod_limits import MOST_CONSTRAINTS, check_constraints
+from app.kube.pod_object import PodObject, PodSpec, Toleration
 from app.kube.pod_requests import PODS, Amounts, read_amounts, sum_pod_requests
+from app.kube.pods import toleration_covers
 from app.nodes.model import Node
-from app.values.json_members import member, objects_if_any, strings
 from app.values.label_requirements import match_expression
 from app.values.reasons import FunnelStage
 
@@ -136,7 +136,7 @@ class PodConstraints:
     `taints` say what taints mean that no pod is to tolerate.
     """
 
-    tolerations: tuple[Mapping[str, Any], ...]
+    tolerations: tuple[Toleration, ...]
     selector: tuple[tuple[str, str], ...]
     terms: tuple[NodeSelectorTerm, ...] | None
     node_name: str
@@ -148,42 +148,40 @@ class PodConstraints:
 
 
 def read_pod_constraints(
-    document: Mapping[str, Any],
+    pod: PodObject,
     counted: Callable[[str], object],
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] | None = None,
 ) -> PodConstraints:
-    """Read the node constraints of a Pod that `read_pod` has accepted.
+    """Read the node constraints of a Pod.
 
     `counted` is true of resources that gpu-usher counts itself. `volumes` are the node affinity terms of bound
     volumes, by "namespace/name" of the PersistentVolumeClaim.
 
-    Raises MalformedPod, OversizedPod.
+    Raises OversizedPod.
     """
-    spec = document.get("spec") or {}
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_TERMS)
-    namespace = (document.get("metadata") or {}).get("namespace") or "default"
+    spec, required = pod.spec, pod.spec.affinity.node_affinity.required
     volume_terms = (volumes or {}).get
-    selector = strings(spec, "nodeSelector", "spec.")
-    terms = None if required is None else read_terms(required)
+    selector, terms = spec.node_selector or {}, None if required is None else read_terms(required)
     check_constraints(len(selector), "spec.nodeSelector")
     check_constraints(len(terms or ()), "spec.affinity.nodeAffinity")
     return PodConstraints(
-        tolerations=tuple(objects_if_any(spec, "tolerations")),
+        tolerations=spec.tolerations,
         selector=tuple(sorted(selector.items())),
         terms=terms,
-        node_name=member(spec, "nodeName", str, "spec.") or "",
+        node_name=spec.node_name,
         requests=tuple(amount for amount in sum_pod_requests(spec) if not counted(amount[0])),
-        gates=tuple(str(gate.get("name")) for gate in objects_if_any(spec, "schedulingGates")),
-        volumes=tuple((claim, terms) for claim in claims_of(spec) if (terms := volume_terms(f"{namespace}/{claim}"))),
+        gates=tuple(str(gate.name) for gate in spec.scheduling_gates),
+        volumes=tuple(
+            (claim, terms) for claim in claims_of(spec) if (terms := volume_terms(f"{pod.namespace}/{claim}"))
+        ),
     )
 
 
-def claims_of(spec: Mapping[str, Any]) -> Iterator[str]:
+def claims_of(spec: PodSpec) -> Iterator[str]:
     """List the names of the PersistentVolumeClaims that a pod mounts."""
-    for volume in objects_if_any(spec, "volumes"):
-        claim = volume.get("persistentVolumeClaim")
-        if isinstance(claim, dict) and isinstance(claim.get("claimName"), str):
-            yield claim["claimName"]
+    for volume in spec.volumes:
+        if volume.persistent_volume_claim and volume.persistent_volume_claim.claim_name is not None:
+            yield volume.persistent_volume_claim.claim_name
 
 
 InTreeCheck = Callable[[PodConstraints, Node, Mapping[str, int]], Iterator[InTreeRefusal]]

@@ -20,7 +20,7 @@ from app.kube.existing_pods import (
     Port,
     SpreadConstraint,
 )
-from app.kube.node_selectors import toleration_covers
+from app.kube.pods import toleration_covers
 from app.nodes.model import Node
 
 PORT_TAKEN = "node(s) didn't have free ports for the requested pod ports"

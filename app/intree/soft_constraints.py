@@ -6,17 +6,15 @@ the taints `PreferNoSchedule` (kube-scheduler v1.36: plugins nodeaffinity, inter
 tainttoleration). No score is computed here: nodes are distinguished only if such a score could.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
-from app.kube.node_selectors import NodeSelectorTerm, read_terms, toleration_covers
+from app.kube.node_selectors import DeclaredTerm, NodeSelectorTerm
 from app.kube.pod_limits import MOST_CONSTRAINTS
+from app.kube.pod_object import NodeAffinity, PodAffinityTerm, PodObject, Toleration
+from app.kube.pods import toleration_covers
 from app.nodes.model import Node
-from app.values.json_members import object_if_any, objects_if_any
 
-PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 MOST_SOFT_CONSTRAINTS = 6
 """Preferred terms, and topology keys, that are looked at: each is evaluated on every node that fits, and tenants write
@@ -36,7 +34,7 @@ class SoftConstraints:
 
     terms: tuple[NodeSelectorTerm, ...] = ()
     topology_keys: tuple[str, ...] = ()
-    tolerations: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def wants_something(self) -> bool:
@@ -83,38 +81,29 @@ def _selected(term: NodeSelectorTerm, nodes: Sequence[Node]) -> list[bool]:
     return [selects[own] for own in values]
 
 
-def read_soft_constraints(pod: Mapping[str, Any]) -> SoftConstraints:
-    """Read the soft constraints of a Pod that `read_pod` has accepted; parts of another shape prefer nothing."""
-    spec = pod.get("spec") or {}
-    affinity = object_if_any(spec, "affinity")
-    keys = dict.fromkeys((*_affinity_keys(affinity), *_spread_keys(spec)))
+def read_soft_constraints(pod: PodObject) -> SoftConstraints:
+    """Read the soft constraints of a Pod."""
+    spec = pod.spec
+    others = (*spec.affinity.pod_affinity.preferred, *spec.affinity.pod_anti_affinity.preferred)
+    keys = [str((one.pod_affinity_term or PodAffinityTerm()).topology_key) for one in others]
+    keys += [
+        str(constraint.topology_key)
+        for constraint in spec.topology_spread_constraints
+        if constraint.when_unsatisfiable == "ScheduleAnyway"
+    ]
     return SoftConstraints(
-        read_terms({"nodeSelectorTerms": list(_preferred_terms(affinity))}),
-        tuple(keys)[:MOST_SOFT_CONSTRAINTS],
-        tuple(objects_if_any(spec, "tolerations"))[:MOST_CONSTRAINTS],
+        tuple(term.read() for term in _preferred_terms(spec.affinity.node_affinity)),
+        tuple(dict.fromkeys(keys))[:MOST_SOFT_CONSTRAINTS],
+        spec.tolerations[:MOST_CONSTRAINTS],
     )
 
 
-def _preferred_terms(affinity: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _preferred_terms(affinity: NodeAffinity) -> Iterator[DeclaredTerm]:
     """List the first preferred terms, as far as MOST_PREFERENCES allows."""
     expressions = 0
-    for weighted in islice(
-        objects_if_any(object_if_any(affinity, "nodeAffinity"), PREFERRED_TERMS), MOST_SOFT_CONSTRAINTS
-    ):
-        term = object_if_any(weighted, "preference")
-        expressions += sum(len(list(objects_if_any(term, key))) for key in ("matchExpressions", "matchFields"))
+    for weighted in affinity.preferred[:MOST_SOFT_CONSTRAINTS]:
+        term = weighted.preference or DeclaredTerm()
+        expressions += len(term.match_expressions or ()) + len(term.match_fields or ())
         if expressions > 2 * MOST_SOFT_CONSTRAINTS:
             return
         yield term
-
-
-def _affinity_keys(affinity: Mapping[str, Any]) -> Iterator[str]:
-    for kind in ("podAffinity", "podAntiAffinity"):
-        for weighted in objects_if_any(object_if_any(affinity, kind), PREFERRED_TERMS):
-            yield str(object_if_any(weighted, "podAffinityTerm").get("topologyKey"))
-
-
-def _spread_keys(spec: Mapping[str, Any]) -> Iterator[str]:
-    for constraint in objects_if_any(spec, "topologySpreadConstraints"):
-        if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
-            yield str(constraint.get("topologyKey"))

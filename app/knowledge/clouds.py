@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.values.errors import QuantityError
-from app.values.quantity import parse_mib
+from app.values.quantity import MIB, parse_mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,6 @@ def type_pattern(types: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join("[^/]*".join(map(re.escape, text.split("*"))) for text in types))
 
 
-MIB = 1 << 20
 MOST_MEMORY_DIGITS = 18
 """Digits of a memory label that is read: 18 are enough for an exabyte in bytes."""
 

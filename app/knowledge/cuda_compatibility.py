@@ -151,12 +151,10 @@ def lowest_cuda(expression: RequireExpression) -> Version | None:
 
 
 def named_branches(expression: RequireExpression) -> tuple[tuple[int, Version], ...]:
-    """List the driver branches that a requirement names, each with its least driver, for its cuda-compat package."""
-    clauses = [clause for variable in expression for group in variable for clause in group]
-    lowest = sorted(
-        one.version for one in clauses if one.subject == "driver" and one.comparison == ">=" and one.version
-    )
-    return tuple(dict.fromkeys((version[0], version) for version in lowest))
+    """List the driver branches that a requirement names, each with a driver, for its cuda-compat package."""
+    clauses = (clause for variable in expression for group in variable for clause in group)
+    least = (one.version for one in clauses if (one.subject, one.comparison) == ("driver", ">="))
+    return tuple(sorted({version[0]: version for version in least if version}.items()))
 
 
 class AcceptedCompatibility(IntEnum):
@@ -313,7 +311,6 @@ class CUDANeed:
     evidence: str = field(compare=False)
     forward_depends: bool = False
     forced_compat: bool = False
-    architecture: str = ""
 
     @property
     def inferred(self) -> bool:

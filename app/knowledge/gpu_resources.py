@@ -145,6 +145,13 @@ class Families:
         families = (family for family in self.all if family.passthrough)
         return next((family for family in families if matches_whole_name(family.passthrough, resource)), None)
 
+    def sorted_out(self, names: Iterable[str]) -> tuple[dict[str, Family], dict[str, Family]]:
+        """Sort resource names out by family: GPU resources, and those by which others give GPUs; each by name."""
+        qualified = [name for name in sorted(set(names)) if "/" in name]
+        own = {name: family for name in qualified if (family := self.of(name))}
+        others = {name: family for name in qualified if name not in own and (family := self.passthrough_family(name))}
+        return own, others
+
     def elsewhere(self, resource: str) -> GPUsElsewhere | None:
         """Find what a unit of a resource is by which others give GPUs, of no family too; None for other resources."""
         family = self.passthrough_family(resource) if "/" in resource else None

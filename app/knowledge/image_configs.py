@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts that an image carries: the platforms of its index, and the environment of its config for each of them.
+"""The facts that an image carries: the CPU architectures of its index, and the environment of its config.
 
 A container starts with the environment of the image, over which that of the pod is laid by name. The container toolkit
 reads the result: NVIDIA_REQUIRE_*, NVIDIA_DISABLE_REQUIRE, and CUDA_VERSION, which stands for `cuda>=X.Y` where
 NVIDIA_REQUIRE_CUDA is not set (NVIDIA/nvidia-container-toolkit internal/config/image/cuda_image.go).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.knowledge.cuda_compatibility import RequireExpression, parse_require
@@ -21,43 +21,44 @@ COMPAT_PACKAGE = "NV_CUDA_COMPAT_PACKAGE"
 _REQUIRE, _JETPACK = "NVIDIA_REQUIRE_", "NVIDIA_REQUIRE_JETPACK"
 """Variables with the second prefix are no CUDA requirements (nvidia-container-toolkit internal/config/image)."""
 GPU_ARCHITECTURES = ("amd64", "arm64")
-"""Architectures of the machines that have GPUs of NVIDIA."""
+"""CPU architectures of the machines that have GPUs of NVIDIA."""
+
+Environment = Mapping[str, str | None]
+"""Variables by name; None is a value that is not known."""
 
 
-Environment = tuple[tuple[str, str | None], ...]
-"""Variables as (name, value); value None where it is not known, and the last of one name counts."""
-
-
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class ImageFacts:
     """What an image carries, by the digest of its index or manifest.
 
-    `environments` are the variables of each platform that are read, by its CPU architecture. It is empty if no platform
-    runs Linux.
+    `architectures` are the CPU architectures of GPU machines that it runs on, or else the first that it runs on; none
+    if it does not run on Linux. `variables` are those of its environment that are read.
     """
 
     digest: str
-    environments: tuple[tuple[str, Environment], ...]
-
-    def architecture(self) -> str | None:
-        """Give the only CPU architecture that the image runs on; None if it runs on each that GPU machines have."""
-        built = [name for name, _ in self.environments]
-        with_gpus = [name for name in built if name in GPU_ARCHITECTURES]
-        return (with_gpus or built)[0] if built and len(with_gpus) < len(GPU_ARCHITECTURES) else None
-
-    def by_architecture(self) -> tuple[tuple[str, Environment], ...]:
-        """List the environments that differ, each with the architecture on which it counts, empty for any."""
-        found = [pair for pair in self.environments if pair[0] in GPU_ARCHITECTURES] or self.environments[:1]
-        if len({environment for _, environment in found}) <= 1:
-            return tuple(("", environment) for _, environment in found[:1])
-        return tuple(found)
+    architectures: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
 
 
-def kept_variables(variables: Iterable[str]) -> Environment:
-    """Keep what is read of a config's `Env`, a list of NAME=value."""
+def kept_variables(variables: Iterable[str]) -> dict[str, str]:
+    """Keep what is read of a config's `Env`, a list of NAME=value of which the last of one name counts."""
     pairs = (text.partition("=") for text in variables)
     kept = (CUDA_VERSION, DISABLE, COMPAT_PACKAGE)
-    return tuple((name, value) for name, _, value in pairs if name in kept or is_requirement(name))
+    return {name: value for name, _, value in pairs if name in kept or is_requirement(name)}
+
+
+def accepted_by_one(platforms: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Join the variables of an image's platforms, so that what starts on one of them is not refused.
+
+    The alternatives of their requirements are put together. Where they differ in CUDA_VERSION or in which requirements
+    they have, nothing is said. NVIDIA's images for arm64 name fewer driver branches than those for amd64.
+    """
+    compared = {(each.get(CUDA_VERSION), *sorted(filter(is_requirement, each))) for each in platforms}
+    if len(compared) != 1:
+        return {}
+    joined = {name: value for each in reversed(platforms) for name, value in each.items()}
+    requirements = filter(is_requirement, joined)
+    return joined | {name: " ".join(dict.fromkeys(each[name] for each in platforms)) for name in requirements}
 
 
 def is_requirement(name: str) -> bool:
@@ -65,12 +66,7 @@ def is_requirement(name: str) -> bool:
     return name.startswith(_REQUIRE) and not name.startswith(_JETPACK)
 
 
-def merged_environment(image: Environment, pod: Environment) -> dict[str, str | None]:
-    """Lay the variables of a container over those of its image."""
-    return {**dict(image), **dict(pod)}
-
-
-def requirement_of(environment: Mapping[str, str | None]) -> RequireExpression:
+def requirement_of(environment: Environment) -> RequireExpression:
     """Read the requirement with which a container starts; an unknown value requires nothing."""
     values = [environment[name] or "" for name in sorted(filter(is_requirement, environment))]
     version = cuda_version(environment)
@@ -79,14 +75,9 @@ def requirement_of(environment: Mapping[str, str | None]) -> RequireExpression:
     return parse_require(values)
 
 
-def cuda_version(environment: Mapping[str, str | None]) -> Version | None:
+def cuda_version(environment: Environment) -> Version | None:
     """Read CUDA_VERSION; None if it is unset or no version."""
     try:
         return parse_version((environment.get(CUDA_VERSION) or "").removeprefix("v"))
     except VersionError:
         return None
-
-
-def is_lifted(environment: Mapping[str, str | None]) -> bool:
-    """Tell whether NVIDIA_DISABLE_REQUIRE disables the requirement."""
-    return environment.get(DISABLE) in TRUE

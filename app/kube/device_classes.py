@@ -6,16 +6,14 @@ The cluster state and the doctor each keep such an index.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from app.knowledge.gpu_resources import Families, Family
-from app.kube.device_facts import DeviceFacts
+from app.kube.device_models import DeviceModel
 from app.kube.devices import BLOCKING_EFFECTS, Device, DeviceTaint
-from app.kube.resource_claims import DeviceToleration, read_selectors
-from app.kube.slice_reading import read_taint
-from app.values.json_members import member
+from app.kube.records import KubeObject, Metadata, Record
+from app.kube.resource_claims import DeviceToleration, Expressions
 
 _TYPE = re.compile(r"""\.type\s*==\s*['"](gpu|mig)['"]""")
 """The device type in a CEL selector, as in `device.attributes['gpu.nvidia.com'].type == 'mig'`
@@ -28,17 +26,40 @@ def _match(pattern: re.Pattern[str], selectors: tuple[str, ...]) -> str | None:
     return next((match[1] for match in map(pattern.search, selectors) if match), None)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceClass:
-    """A DeviceClass: CEL expressions that all hold for its devices, and the extended resource that it serves, or "".
+class _ClassMetadata(Metadata, frozen=True):
+    creation_timestamp: str = ""
 
-    `created` is its creationTimestamp, which decides between classes that serve one resource; "" where it has none.
-    """
 
-    name: str
-    selectors: tuple[str, ...] = ()
-    extended_resource: str = ""
-    created: str = ""
+class _ClassSpec(Record, frozen=True):
+    selectors: Expressions = Expressions()
+    extended_resource_name: str = ""
+
+
+class DeviceClass(KubeObject, frozen=True):
+    """A DeviceClass: CEL expressions that all hold for its devices, and the extended resource that it serves, or ""."""
+
+    metadata: _ClassMetadata = _ClassMetadata()
+    spec: _ClassSpec = _ClassSpec()
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.metadata.name
+
+    @property
+    def created(self) -> str:
+        """When it was created, which decides between classes that serve one resource; "" where that is not known."""
+        return self.metadata.creation_timestamp
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """The expressions."""
+        return self.spec.selectors
+
+    @property
+    def extended_resource(self) -> str:
+        """The extended resource that the class serves, or ""."""
+        return self.spec.extended_resource_name
 
     @property
     def type(self) -> str | None:
@@ -50,76 +71,50 @@ class DeviceClass:
         """The DRA driver that a selector names; None unless it has that form."""
         return _match(_DRIVER, self.selectors)
 
-    def selects(self, facts: DeviceFacts) -> bool:
-        """Tell whether the class selects a device, as far as its type says; other selectors are not evaluated."""
-        return self.type is None or self.type == ("mig" if facts.mig_profile else "gpu")
+    def selects(self, model: DeviceModel) -> bool:
+        """Tell whether the class selects devices of a model, as far as its type says; no other selector is read."""
+        return self.type is None or self.type == ("mig" if model.mig_profile else "gpu")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTaintRule:
-    """A taint for the devices of a driver, a pool, a name; None of the three restricts nothing (tracker.go).
+class _RuleSpec(Record, frozen=True):
+    taint: DeviceTaint = DeviceTaint()
+    device_selector: dict[str, str | list[Any] | None] | None = None
 
-    `partly_read` says that it selects devices by more than that, as the alpha versions can by class and by CEL.
+
+class DeviceTaintRule(KubeObject, frozen=True):
+    """A taint for the devices of a driver, a pool, a name; what is not set restricts nothing (tracker.go).
+
+    One that selects devices by more, as the alpha versions can by class and by CEL, taints none here.
     """
 
-    name: str
-    taint: DeviceTaint
-    driver: str | None = None
-    pool: str | None = None
-    device: str | None = None
-    partly_read: bool = False
+    spec: _RuleSpec = _RuleSpec()
+
+    @property
+    def selector(self) -> Mapping[str, Any]:
+        """What it selects devices by."""
+        return {key: value for key, value in (self.spec.device_selector or {}).items() if value is not None}
 
     def applies(self, device: Device) -> bool:
-        """Tell whether the rule taints a device; a rule that is read in part taints none."""
-        wanted = ((self.driver, device.driver), (self.pool, device.pool), (self.device, device.name))
-        return not self.partly_read and all(want is None or want == value for want, value in wanted)
+        """Tell whether the rule taints a device."""
+        of_device = {"driver": device.driver, "pool": device.pool, "device": device.name}
+        return self.selector.items() <= of_device.items()
 
 
 def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
     """Tell whether a toleration covers a taint (resourceclaim/devicetoleration.go ToleratesTaint)."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
-    return toleration.operator == "Exists" or (toleration.operator == "Equal" and toleration.value == taint.value)
+    return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and toleration.value == taint.value)
 
 
 def untolerated(
     device: Device, rules: Iterable[DeviceTaintRule], tolerations: Iterable[DeviceToleration]
 ) -> DeviceTaint | None:
     """Return the first taint, its own or of a rule, that keeps a device from being allocated; None if none does."""
-    by_rules = (rule.taint for rule in rules if rule.applies(device))
+    by_rules = (rule.spec.taint for rule in rules if rule.applies(device))
     blocking = (taint for taint in (*device.taints, *by_rules) if taint.effect in BLOCKING_EFFECTS)
     accepted = tuple(tolerations)
     return next((taint for taint in blocking if not any(tolerates(toleration, taint) for toleration in accepted)), None)
-
-
-def read_class(document: Mapping[str, Any]) -> DeviceClass:
-    """Read a DeviceClass.
-
-    Raises MalformedPod, OversizedPod.
-    """
-    metadata, spec = (member(document, name, dict, "") or {} for name in ("metadata", "spec"))
-    return DeviceClass(
-        name=member(metadata, "name", str, "metadata.") or "",
-        selectors=tuple(read_selectors(spec, "spec.")),
-        extended_resource=member(spec, "extendedResourceName", str, "spec.") or "",
-        created=member(metadata, "creationTimestamp", str, "metadata.") or "",
-    )
-
-
-def read_taint_rule(document: Mapping[str, Any]) -> DeviceTaintRule:
-    """Read a DeviceTaintRule.
-
-    Raises MalformedPod.
-    """
-    spec = member(document, "spec", dict, "") or {}
-    selector = member(spec, "deviceSelector", dict, "spec.") or {}
-    driver, pool, device = (
-        member(selector, name, str, "spec.deviceSelector.") for name in ("driver", "pool", "device")
-    )
-    taint = read_taint(member(spec, "taint", dict, "spec.") or {})
-    name = member(member(document, "metadata", dict, "") or {}, "name", str, "metadata.") or ""
-    unknown = bool(selector.keys() - {"driver", "pool", "device"})
-    return DeviceTaintRule(name, taint, driver, pool, device, unknown)
 
 
 class DeviceClassIndex:
@@ -132,7 +127,8 @@ class DeviceClassIndex:
 
     def put(self, device_class: DeviceClass) -> bool:
         """Store a DeviceClass; the result is True if it is new or has changed."""
-        if self.by_name.get(device_class.name) == device_class:
+        before = self.by_name.get(device_class.name)
+        if before and (before.spec, before.created) == (device_class.spec, device_class.created):
             return False
         self.by_name[device_class.name] = device_class
         self._index()

@@ -1,58 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of ResourceSlices with everything that kube-scheduler's allocator reads of them.
+"""ResourceSlices and their devices, with everything that kube-scheduler's allocator reads of them.
 
 The rules are those of kubernetes v1.36: staging/src/k8s.io/api/resource/v1/types.go for the objects, and
 staging/src/k8s.io/dynamic-resource-allocation/structured/internal/incubating for what the allocator makes of them
 (docs/reference/dra.md).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from sys import intern
+from typing import Annotated
 
-from app.kube.node_selectors import LabelledNode, NodeSelectorTerm
+from msgspec import Meta, field
+from msgspec.structs import force_setattr, replace
 
+from app.kube.device_models import (
+    MEMORY_SLICE,
+    MOST_ENTRIES,
+    NO_GPU,
+    NOTHING,
+    Amounts,
+    Attribute,
+    Attributes,
+    DeviceModel,
+    model_of,
+)
+from app.kube.node_selectors import LabelledNode, NodeSelector, NodeSelectorTerm
+from app.kube.records import KubeObject, Record
 
-@dataclass(frozen=True, slots=True)
-class SemanticVersion:
-    """A version as semver 2.0.0 writes it; constraints compare its text, selectors its precedence."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-Attribute = bool | int | str | SemanticVersion | tuple[object, ...]
-"""The value of an attribute; a tuple is a list of values (feature gate DRAListTypeAttributes, alpha)."""
-
-
-class Attributes(Mapping[str, Attribute]):
-    """The attributes of one device; devices with the same names share them, which takes a third of what a dict does."""
-
-    __slots__ = ("_positions", "_values")
-
-    def __init__(self, positions: Mapping[str, int], values: tuple[Attribute, ...]) -> None:
-        """Take the values, and the position of each name among them; values that no name has are not read."""
-        self._positions, self._values = positions, values
-
-    def __getitem__(self, name: str) -> Attribute:
-        return self._values[self._positions[name]]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of an attribute; `default` for one that is not there."""
-        position = self._positions.get(name)
-        return default if position is None else self._values[position]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._positions
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._positions)
-
-    def __len__(self) -> int:
-        return len(self._positions)
+MOST_DEVICES = 128
+MOST_TAINTS = 16
+"""Of a slice, and of a device (types.go ResourceSliceMaxDevices, DeviceTaintsMaxLength)."""
+MOST_COUNTER_SETS = 256
+"""Counter sets of a slice. Kubernetes allows 8 in v1.36 and 32 counters in all before; a guess above both."""
+BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+"""Effects that keep devices from being allocated; others, None among them, are for information."""
+DeviceID = tuple[str, str, str]
+"""The driver, the pool and the name of a device, which together are unique in a cluster."""
 
 
 def same(one: Attribute, other: Attribute) -> bool:
@@ -67,84 +51,89 @@ def show(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
-BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
-"""Effects that keep devices from being allocated; others, None among them, are for information."""
-NOTHING: Mapping[str, Fraction] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTaint:
+class DeviceTaint(Record, frozen=True):
     """A taint of one device; kube-scheduler heeds the effects NoSchedule and NoExecute, and no others."""
 
-    key: str
-    value: str
-    effect: str
+    key: str = ""
+    value: str = ""
+    effect: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityPolicy:
-    """How a capacity is consumed by one of several allocations of its device.
-
-    `default` is consumed where a claim names no amount; None for the whole capacity. An amount is rounded up to the
-    next of `values`, or to `minimum` plus a multiple of `step`; `maximum` bounds it. All are None, or empty, where the
-    policy does not say.
-    """
-
-    default: Fraction | None = None
-    values: tuple[Fraction, ...] = ()
-    minimum: Fraction | None = None
-    maximum: Fraction | None = None
-    step: Fraction | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CounterUse:
+class CounterUse(Record, frozen=True):
     """What one device consumes of a set of counters of its pool."""
 
-    counter_set: str
-    amounts: Mapping[str, Fraction]
+    counter_set: str = ""
+    amounts: Amounts = field(name="counters", default=NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSelection:
-    """The nodes that a slice, or a single device, is for: one by name, all, or those that `terms` select."""
+class CounterSet(Record, frozen=True):
+    """Counters that the devices of a pool share."""
 
     name: str = ""
-    everywhere: bool = False
-    terms: tuple[NodeSelectorTerm, ...] | None = None
+    amounts: Amounts = field(name="counters", default=NOTHING)
+
+
+class NodeSelection(Record, frozen=True):
+    """The nodes that a slice, or a single device, is for: one by name, all, or those that are selected."""
+
+    node_name: str = ""
+    all_nodes: bool = False
+    node_selector: NodeSelector | None = None
+
+    @property
+    def names_nodes(self) -> bool:
+        """Whether one of the three fields is set."""
+        return bool(self.node_name) or self.all_nodes or self.node_selector is not None
+
+    @property
+    def selector(self) -> NodeSelector | None:
+        """The nodes as a selector; None for all nodes."""
+        if self.node_name:
+            return NodeSelector((NodeSelectorTerm((), ((True, self.node_name),)),))
+        return None if self.all_nodes else self.node_selector
 
     def selects(self, node: LabelledNode) -> bool:
         """Tell whether the devices can be reached from the node (pools_incubating.go NodeMatches)."""
-        if self.name:
-            return node.name == self.name
-        return self.everywhere or any(term.selects(node) for term in self.terms or ())
+        if self.node_name:
+            return node.name == self.node_name
+        return self.all_nodes or (self.node_selector is not None and self.node_selector.selects(node))
 
 
-DeviceID = tuple[str, str, str]
-"""The driver, the pool and the name of a device, which together are unique in a cluster."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Device:
+class Device(NodeSelection, frozen=True, eq=False):
     """One device; two objects are equal only if they are the same object.
 
     `attributes` are keyed by domain/name; the domain of a bare name is the driver. `amounts` are its capacities by the
-    names as written, by which claims request them, and `policies` are those of the capacities that have one. `nodes`
-    is None where the slice says which nodes can reach the device.
-    `waits_for_driver` says that the device has binding conditions: kube-scheduler then takes its pool last.
+    names as written, by which claims request them. Only v1beta1 wraps the fields in `basic`, which is None once the
+    device is in its slice (resource/v1beta1 types.go BasicDevice). The slice sets the fields whose name in JSON begins
+    with a slash, as none of the API does. It names nodes only if the slice leaves that to its devices.
     """
 
-    driver: str
-    pool: str
-    name: str
-    attributes: Mapping[str, Attribute]
-    amounts: Mapping[str, Fraction] = field(default_factory=lambda: NOTHING)
-    policies: Mapping[str, CapacityPolicy] | None = None
-    counters: tuple[CounterUse, ...] = ()
-    taints: tuple[DeviceTaint, ...] = ()
-    nodes: NodeSelection | None = None
+    name: str = ""
+    attributes: Attributes = field(default_factory=lambda: Attributes((), ()))
+    amounts: Amounts = field(name="capacity", default=NOTHING)
+    counters: Annotated[tuple[CounterUse, ...], Meta(max_length=MOST_ENTRIES)] = field(
+        name="consumesCounters", default=()
+    )
+    taints: Annotated[tuple[DeviceTaint, ...], Meta(max_length=MOST_TAINTS)] = ()
     allow_multiple_allocations: bool = False
-    waits_for_driver: bool = False
+    binding_conditions: tuple[str, ...] = ()
+    basic: "Device | None" = None
+    driver: str = field(name="/driver", default="")
+    pool: str = field(name="/pool", default="")
+    model: DeviceModel = field(name="/model", default=NO_GPU)
+
+    def place(self, driver: str, pool: str, per_device: bool) -> "Device":
+        """Put a device that was just decoded into its slice."""
+        device = self if self.basic is None else replace(self.basic, name=self.name)
+        if not per_device and device.names_nodes:
+            device = replace(device, node_name="", all_nodes=False, node_selector=None)
+        of_model = device.attributes.set_driver(driver)
+        force_setattr(device, "driver", driver)
+        force_setattr(device, "pool", pool)
+        force_setattr(
+            device, "model", model_of(driver, of_model, device.amounts.of_model, device.allow_multiple_allocations)
+        )
+        return device
 
     @property
     def id(self) -> DeviceID:
@@ -156,26 +145,87 @@ class Device:
         """The capacities by domain/name, as selectors read them."""
         return {name if "/" in name else f"{self.driver}/{name}": amount for name, amount in self.amounts.items()}
 
+    @property
+    def gpu(self) -> str:
+        """The GPU of a device on its node: the counter set that it consumes, or else a UUID or the device's name."""
+        counter_set = self._memory_slices[0] if self.counters else ""
+        return counter_set or self.attributes.gpu_uuid() or self.name
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ResourceSlice:
-    """One ResourceSlice: a part of a pool of devices, or the counters that the pool's devices share.
+    @property
+    def start(self) -> int | None:
+        """The first memory slice that a MIG device occupies; None if it is not created on demand."""
+        return self._memory_slices[1] if self.model.mig_profile else None
 
-    `nodes` is None where each device says it for itself, or nothing known says it. `counter_sets` are the amounts by
-    counter set and counter; `size` is the number of slices of the pool's `generation`.
-    """
+    @property
+    def tainted(self) -> bool:
+        """Whether a taint of the device keeps new pods off."""
+        return bool(self.taints) and any(taint.effect in BLOCKING_EFFECTS for taint in self.taints)
 
-    name: str
-    driver: str
-    pool: str
-    generation: int
-    size: int
-    nodes: NodeSelection | None
-    per_device_nodes: bool = False
-    devices: tuple[Device, ...] = ()
-    counter_sets: tuple[tuple[str, Mapping[str, Fraction]], ...] = ()
+    @property
+    def _memory_slices(self) -> tuple[str, int | None]:
+        """The counter set that the device consumes, and its first memory slice; "" and None if it consumes none."""
+        for use in self.counters:
+            numbers = [name.removeprefix(MEMORY_SLICE) for name in use.amounts if name.startswith(MEMORY_SLICE)]
+            slices = [int(number) for number in numbers if number.isdecimal() and len(number) < 3]
+            if slices:
+                return use.counter_set, min(slices)
+        return "", None
+
+
+class ResourcePool(Record, frozen=True):
+    """The pool of a slice; `size` is the number of slices of the pool's `generation`."""
+
+    name: str = ""
+    generation: int = 0
+    size: int = field(name="resourceSliceCount", default=0)
+
+
+class SliceSpec(NodeSelection, frozen=True, eq=False):
+    """The spec of a ResourceSlice."""
+
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    devices: Annotated[tuple[Device, ...], Meta(max_length=MOST_DEVICES)] | None = None
+    shared_counters: Annotated[tuple[CounterSet, ...], Meta(max_length=MOST_COUNTER_SETS)] | None = None
+    per_device_node_selection: bool = False
+
+    def __post_init__(self) -> None:
+        driver, pool, per_device = intern(self.driver), self.pool.name, self.per_device_node_selection
+        force_setattr(self, "driver", driver)
+        force_setattr(self, "devices", tuple([one.place(driver, pool, per_device) for one in self.devices or ()]))
+
+
+class ResourceSlice(KubeObject, frozen=True, eq=False):
+    """One ResourceSlice: a part of a pool of devices, or the counters that the pool's devices share."""
+
+    spec: SliceSpec = SliceSpec()
+
+    @property
+    def name(self) -> str:
+        """The name of the slice."""
+        return self.metadata.name
+
+    @property
+    def driver(self) -> str:
+        """The driver that publishes the slice."""
+        return self.spec.driver
+
+    @property
+    def pool(self) -> str:
+        """The name of the pool."""
+        return self.spec.pool.name
+
+    @property
+    def generation(self) -> int:
+        """The generation of the pool."""
+        return self.spec.pool.generation
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the slice."""
+        return self.spec.devices or ()
 
     @property
     def node(self) -> str:
         """The node that the slice names; "" where it does not belong to a single node."""
-        return self.nodes.name if self.nodes is not None else ""
+        return self.spec.node_name

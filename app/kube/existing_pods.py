@@ -7,19 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.kube.gpu_usage import FINISHED
+from app.kube.node_selectors import MatchExpression
 from app.kube.pod_limits import check_constraints
+from app.kube.pod_object import (
+    ObjectSelector,
+    PodAffinity,
+    PodAffinityTerm,
+    PodMetadata,
+    PodObject,
+    PodSpec,
+    PodStatus,
+    pod_object,
+)
 from app.values.errors import BadInput
-from app.values.json_members import object_if_any, objects_if_any
-from app.values.label_requirements import Requirement, label_requirement
+from app.values.label_requirements import Requirement
 
-REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 LabelsOfPod = Mapping[str, str]
 NamespaceLabels = Callable[[str], LabelsOfPod]
 Port = tuple[str, str, int]
 """(address, protocol, host port number); the address 0.0.0.0 stands for every address of the node."""
 EVERY_ADDRESS = "0.0.0.0"
-NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,138 +116,112 @@ class ExistingPod:
 ExistingPods = tuple[ExistingPod, ...]
 
 
-def existing_pods_of(pods: Iterable[Mapping[str, Any]]) -> ExistingPods:
+def existing_pods_of(documents: Iterable[Mapping[str, Any]]) -> ExistingPods:
     """Read the pods that have a node and are not finished, from objects as the API server returns them."""
-    return tuple(filter(None, map(_existing_pod, pods)))
+    pods = map(pod_object, documents)
+    return tuple(_existing_pod(pod) for pod in pods if pod.spec.node_name and not pod.finished)
 
 
-def _existing_pod(document: Mapping[str, Any]) -> ExistingPod | None:
-    metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
-    node = spec.get("nodeName")
-    if not node or (document.get("status") or NONE).get("phase") in FINISHED:
-        return None
-    namespace = metadata.get("namespace") or "default"
-    labels = metadata.get("labels") or NONE
-    terms = _terms(spec, "podAntiAffinity", namespace, labels)
-    pod = PodAmongOthers(namespace, labels, _ports(spec), anti_affinity=terms)
-    terminating = bool(metadata.get("deletionTimestamp"))
-    state = "being deleted" if terminating else _crashing(document)
-    return ExistingPod(f"{namespace}/{metadata.get('name')}", node, pod, terminating, state, deployment_of(document))
+def _existing_pod(pod: PodObject) -> ExistingPod:
+    labels, affinity = pod.metadata.labels or {}, pod.spec.affinity.pod_anti_affinity
+    among = PodAmongOthers(pod.namespace, labels, _ports(pod.spec), anti_affinity=_terms(affinity, pod))
+    terminating = bool(pod.metadata.deletion_timestamp)
+    state = "being deleted" if terminating else _crashing(pod.status)
+    return ExistingPod(pod.key, pod.spec.node_name, among, terminating, state, deployment_of(pod.metadata))
 
 
-def _crashing(document: Mapping[str, Any]) -> str:
+def _crashing(status: PodStatus) -> str:
     """Say that a container of a pod is restarted again and again; empty where none is."""
-    for container in objects_if_any(object_if_any(document, "status"), "containerStatuses"):
-        waiting = object_if_any(object_if_any(container, "state"), "waiting")
-        if waiting.get("reason") == "CrashLoopBackOff":
-            return f"in CrashLoopBackOff, {container.get('restartCount') or 0} restarts"
+    for container in status.container_statuses:
+        waiting = container.state.waiting if container.state else None
+        if waiting and waiting.reason == "CrashLoopBackOff":
+            return f"in CrashLoopBackOff, {container.restart_count or 0} restarts"
     return ""
 
 
-def deployment_of(document: Mapping[str, Any]) -> str:
+def deployment_of(metadata: PodMetadata) -> str:
     """Name the Deployment of a pod by its ReplicaSet, whose name ends with the hash of the template; empty if none."""
-    metadata = object_if_any(document, "metadata")
-    template = object_if_any(metadata, "labels").get("pod-template-hash")
-    for owner in objects_if_any(metadata, "ownerReferences"):
-        name = str(owner.get("name"))
-        if owner.get("kind") == "Deployment" or (template and name.endswith(f"-{template}")):
+    template = (metadata.labels or {}).get("pod-template-hash")
+    for owner in metadata.owner_references:
+        name = owner.name or ""
+        if owner.kind == "Deployment" or (template and name.endswith(f"-{template}")):
             return name.removesuffix(f"-{template}")
     return ""
 
 
-def read_pod_among_others(document: Mapping[str, Any]) -> PodAmongOthers:
-    """Read the inter-pod constraints of a Pod that `read_pod` has accepted.
+def read_pod_among_others(pod: PodObject) -> PodAmongOthers:
+    """Read the inter-pod constraints of a Pod.
 
     Raises OversizedPod where it has more than kube.pod_limits allows.
     """
-    metadata, spec = document.get("metadata") or NONE, document.get("spec") or NONE
-    namespace, labels = metadata.get("namespace") or "default", metadata.get("labels") or NONE
-    pod = PodAmongOthers(
-        namespace,
-        labels,
-        _ports(spec),
-        _terms(spec, "podAffinity", namespace, labels),
-        _terms(spec, "podAntiAffinity", namespace, labels),
-        tuple(_constraints(spec, labels)),
+    affinity = pod.spec.affinity
+    among = PodAmongOthers(
+        pod.namespace,
+        pod.metadata.labels or {},
+        _ports(pod.spec),
+        _terms(affinity.pod_affinity, pod),
+        _terms(affinity.pod_anti_affinity, pod),
+        tuple(_constraints(pod)),
     )
-    check_constraints(len(pod.ports), "spec: host ports")
-    check_constraints(len(pod.affinity), "spec.affinity.podAffinity")
-    check_constraints(len(pod.anti_affinity), "spec.affinity.podAntiAffinity")
-    check_constraints(len(pod.spread), "spec.topologySpreadConstraints")
-    return pod
+    check_constraints(len(among.ports), "spec: host ports")
+    check_constraints(len(among.affinity), "spec.affinity.podAffinity")
+    check_constraints(len(among.anti_affinity), "spec.affinity.podAntiAffinity")
+    check_constraints(len(among.spread), "spec.topologySpreadConstraints")
+    return among
 
 
-def _ports(spec: Mapping[str, Any]) -> tuple[Port, ...]:
+def _ports(spec: PodSpec) -> tuple[Port, ...]:
     """List the host ports of containers and sidecars (kube-scheduler util.GetHostPorts)."""
-    sidecars = (
-        container for container in objects_if_any(spec, "initContainers") if container.get("restartPolicy") == "Always"
-    )
     return tuple(
-        (port.get("hostIP") or EVERY_ADDRESS, port.get("protocol") or "TCP", port["hostPort"])
-        for container in (*objects_if_any(spec, "containers"), *sidecars)
-        for port in objects_if_any(container, "ports")
-        if isinstance(port.get("hostPort"), int) and port["hostPort"] > 0
+        (port.host_ip or EVERY_ADDRESS, port.protocol or "TCP", port.host_port)
+        for container in (*spec.containers, *(one for one in spec.init_containers if one.sidecar))
+        for port in container.ports or ()
+        if port.host_port and port.host_port > 0
     )
 
 
-def _terms(spec: Mapping[str, Any], kind: str, namespace: str, labels: LabelsOfPod) -> tuple[AffinityTerm, ...]:
-    affinity = spec.get("affinity")
-    if not isinstance(affinity, dict) or not isinstance(terms := affinity.get(kind), dict):
-        return ()
-    return tuple(_term(term, namespace, labels) for term in objects_if_any(terms, REQUIRED_TERMS))
+def _terms(affinity: PodAffinity, pod: PodObject) -> tuple[AffinityTerm, ...]:
+    return tuple(_term(term, pod.namespace, pod.metadata.labels or {}) for term in affinity.required)
 
 
-def _term(term: Mapping[str, Any], namespace: str, labels: LabelsOfPod) -> AffinityTerm:
+def _term(term: PodAffinityTerm, namespace: str, labels: LabelsOfPod) -> AffinityTerm:
     """Read a term; without namespaces it means the pod's own namespace (framework/types.go)."""
-    named, selected = term.get("namespaces") or (), term.get("namespaceSelector")
+    named, selected = term.namespaces or (), term.namespace_selector
     own = (namespace,) if not named and selected is None else ()
     selector = _selector(
-        term.get("labelSelector"),
-        *_own_labels(term, "matchLabelKeys", "In", labels),
-        *_own_labels(term, "mismatchLabelKeys", "NotIn", labels),
+        term.label_selector,
+        *_own_labels(term.match_label_keys, "In", labels),
+        *_own_labels(term.mismatch_label_keys, "NotIn", labels),
     )
-    return AffinityTerm(str(term.get("topologyKey")), selector, frozenset((*named, *own)), _selector(selected))
+    return AffinityTerm(str(term.topology_key), selector, frozenset((*named, *own)), _selector(selected))
 
 
-def _constraints(spec: Mapping[str, Any], labels: LabelsOfPod) -> Iterator[SpreadConstraint]:
-    for index, constraint in enumerate(objects_if_any(spec, "topologySpreadConstraints")):
-        if constraint.get("whenUnsatisfiable") != "DoNotSchedule":
-            continue
-        yield SpreadConstraint(
-            index,
-            str(constraint.get("topologyKey")),
-            int(constraint.get("maxSkew") or 1),
-            int(constraint.get("minDomains") or 1),
-            _selector(constraint.get("labelSelector"), *_own_labels(constraint, "matchLabelKeys", "In", labels)),
-            constraint.get("nodeAffinityPolicy") != "Ignore",
-            constraint.get("nodeTaintsPolicy") == "Honor",
-        )
+def _constraints(pod: PodObject) -> Iterator[SpreadConstraint]:
+    labels = pod.metadata.labels or {}
+    for index, constraint in enumerate(pod.spec.topology_spread_constraints):
+        if constraint.when_unsatisfiable == "DoNotSchedule":
+            yield SpreadConstraint(
+                index,
+                str(constraint.topology_key),
+                constraint.max_skew or 1,
+                constraint.min_domains or 1,
+                _selector(constraint.label_selector, *_own_labels(constraint.match_label_keys, "In", labels)),
+                constraint.node_affinity_policy != "Ignore",
+                constraint.node_taints_policy == "Honor",
+            )
 
 
-def _own_labels(
-    parent: Mapping[str, Any], field: str, operator: str, labels: LabelsOfPod
-) -> Iterator[Mapping[str, Any]]:
+def _own_labels(keys: Iterable[str] | None, operator: str, labels: LabelsOfPod) -> Iterator[MatchExpression]:
     """Write requirements for keys from the pod's own labels, as the API server does."""
-    for key in parent.get(field) or ():
-        if key in labels:
-            yield {"key": key, "operator": operator, "values": [labels[key]]}
+    return (MatchExpression(key, operator, (labels[key],)) for key in keys or () if key in labels)
 
 
-def _selector(selector: object, *more: Mapping[str, Any]) -> PodLabelSelector:
-    if not isinstance(selector, dict):
+def _selector(selector: ObjectSelector | None, *more: MatchExpression) -> PodLabelSelector:
+    if selector is None:
         return PodLabelSelector(None)
-    equal = (
-        {"key": key, "operator": "In", "values": [value]} for key, value in (selector.get("matchLabels") or {}).items()
-    )
+    equal = (MatchExpression(key, "In", (value,)) for key, value in (selector.match_labels or {}).items())
+    expressions = (*equal, *(selector.match_expressions or ()), *more)
     try:
-        return PodLabelSelector(
-            tuple(map(_requirement, (*equal, *objects_if_any(selector, "matchExpressions"), *more)))
-        )
+        return PodLabelSelector(tuple(expression.requirement() for expression in expressions))
     except BadInput:
         return PodLabelSelector(None)
-
-
-def _requirement(expression: Mapping[str, Any]) -> Requirement:
-    return label_requirement(
-        str(expression.get("key")), str(expression.get("operator")), tuple(map(str, expression.get("values") or ()))
-    )

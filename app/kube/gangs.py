@@ -7,11 +7,13 @@ annotation of the project that makes them; kube-scheduler places their pods one 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from app.kube.pods import name_of, workload_group
-from app.values.json_members import member, object_if_any, objects_if_any, strings
+from app.kube.pod_object import PodClaim, PodObject, pod_object
+from app.kube.pods import workload_group
+from app.kube.records import Record
+from app.values.json_members import JSONObject
 
 POD_GROUP = "PodGroup"
 """The kind of a gang that kube-scheduler places as a whole."""
@@ -36,20 +38,15 @@ def pod_group_key(namespace: str, name: str) -> str:
     return f"{namespace}/{POD_GROUP}={name}" if name else ""
 
 
-def gang_of(namespace: str, document: Mapping[str, Any]) -> str:
-    """Give the key of a pod's gang, `namespace/label=value`; empty if nothing names one.
-
-    Raises MalformedPod, OversizedPod.
-    """
-    spec, metadata = (member(document, key, dict, "") or {} for key in ("spec", "metadata"))
-    group = member(spec, "schedulingGroup", dict, "spec.") or {}
-    if name := name_of(group, "podGroupName", "spec.schedulingGroup."):
-        return pod_group_key(namespace, name)
-    for key, known in (("annotations", ANNOTATIONS), ("labels", LABELS)):
-        if values := strings(metadata, key, "metadata."):
-            for label, _ in known:
-                if values.get(label):
-                    return f"{namespace}/{label}={values[label]}"
+def gang_of(pod: PodObject) -> str:
+    """Give the key of a pod's gang, `namespace/label=value`; empty if nothing names one."""
+    if name := pod.spec.scheduling_group.pod_group_name:
+        return pod_group_key(pod.namespace, name)
+    metadata = pod.metadata
+    for values, known in ((metadata.annotations, ANNOTATIONS), (metadata.labels, LABELS)):
+        for label, _ in known if values else ():
+            if value := (values or {}).get(label):
+                return f"{pod.namespace}/{label}={value}"
     return ""
 
 
@@ -58,12 +55,9 @@ def workload_of(namespace: str, labels: Mapping[str, str], pod_group: str) -> st
     return pod_group_key(namespace, pod_group) or workload_group(namespace, labels)
 
 
-def read_workload(namespace: str, document: Mapping[str, Any]) -> str:
-    """Read `workload_of` of a pod's JSON. Raises MalformedPod, OversizedPod."""
-    spec, metadata = (member(document, key, dict, "") or {} for key in ("spec", "metadata"))
-    group = member(spec, "schedulingGroup", dict, "spec.") or {}
-    name = name_of(group, "podGroupName", "spec.schedulingGroup.")
-    return workload_of(namespace, strings(metadata, "labels", "metadata."), name)
+def read_workload(pod: PodObject) -> str:
+    """Give `workload_of` of a pod."""
+    return workload_of(pod.namespace, pod.metadata.labels or {}, pod.spec.scheduling_group.pod_group_name)
 
 
 def gang_words(key: str) -> str:
@@ -73,59 +67,76 @@ def gang_words(key: str) -> str:
     return f"{_KINDS.get(label, label)} {namespace}/{value}"
 
 
+class GangPolicy(Record, frozen=True):
+    min_count: int | None = None
+
+
+class SchedulingPolicy(Record, frozen=True):
+    """How kube-scheduler places the pods of a group: as a gang, or with `basic` one by one."""
+
+    gang: GangPolicy | None = None
+    basic: dict[str, Any] | None = None
+
+
+class TopologyConstraint(Record, frozen=True):
+    key: str = ""
+
+
+class SchedulingConstraints(Record, frozen=True):
+    topology: tuple[TopologyConstraint, ...] = ()
+
+
+class PodGroupSpec(Record, frozen=True):
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    resource_claims: tuple[PodClaim, ...] = ()
+    priority: int | None = None
+
+
+class PodGroup(Record, frozen=True):
+    """A PodGroup (scheduling.k8s.io v1beta1, v1alpha3 or v1alpha2)."""
+
+    api_version: str = ""
+    spec: PodGroupSpec = PodGroupSpec()
+
+
 @dataclass(frozen=True, slots=True)
 class Gang:
     """The gang of a pod. `waiting` are the documents of its waiting pods, `bound` is how many others have a node.
 
-    `least` is how many must have a node at once, None for all; `topology` is the label whose value they share, empty
-    for none. `claims` are what pods name in resourceClaims for claims of their PodGroup: name, claim and template.
-    `priority` is that of its PodGroup, None without one; `never_preempts` says that a group cannot. `known` tells
-    whether its PodGroup is known.
+    `group` is its PodGroup, None where it has none or it is not known.
     """
 
     key: str
-    waiting: tuple[Mapping[str, Any], ...]
+    waiting: tuple[JSONObject, ...]
     bound: int = 0
-    least: int | None = None
-    topology: str = ""
-    claims: tuple[tuple[str, str, str], ...] = ()
-    priority: int | None = None
-    never_preempts: bool = False
-    known: bool = False
+    group: PodGroup | None = None
 
+    @property
+    def spec(self) -> PodGroupSpec:
+        return self.group.spec if self.group else PodGroupSpec()
 
-def gang_priority(gang: Gang) -> int | None:
-    """Give the priority below which pods are preempted for a gang; None if none are, as its first pod or version says.
+    @property
+    def least(self) -> int | None:
+        """How many must have a node at once; None for all."""
+        policy = self.spec.scheduling_policy
+        least = policy.gang.min_count if policy.gang else None
+        return 1 if least is None and policy.basic is not None else least
 
-    kube-scheduler 1.36, which alone serves PodGroups as v1alpha2, preempts for none with a topology
-    (schedule_one_podgroup.go runWorkloadAwarePreemption).
-    """
-    spec = object_if_any(gang.waiting[0], "spec")
-    if gang.never_preempts or spec.get("preemptionPolicy") == "Never":
-        return None
-    priority = spec.get("priority") if gang.priority is None else gang.priority
-    return priority if isinstance(priority, int) else 0
+    @property
+    def topology(self) -> str:
+        """The label whose value their nodes share; empty for none."""
+        return next((one.key for one in self.spec.scheduling_constraints.topology), "")
 
+    @property
+    def priority(self) -> int | None:
+        """The priority below which pods are preempted for the gang; None if none are, as its first pod or version says.
 
-def with_pod_group(gang: Gang, document: Mapping[str, Any] | None) -> Gang:
-    """Add what a PodGroup (scheduling.k8s.io v1beta1, v1alpha3 or v1alpha2) says of its gang; None where not known."""
-    spec = object_if_any(document or {}, "spec")
-    policy = object_if_any(spec, "schedulingPolicy")
-    least = object_if_any(policy, "gang").get("minCount")
-    keys = [one.get("key") for one in objects_if_any(object_if_any(spec, "schedulingConstraints"), "topology")]
-    basic = 1 if "basic" in policy else None
-    names = ("name", "resourceClaimName", "resourceClaimTemplateName")
-    claims = tuple(
-        (str(one.get(names[0]) or ""), str(one.get(names[1]) or ""), str(one.get(names[2]) or ""))
-        for one in objects_if_any(spec, "resourceClaims")
-    )
-    topology, priority = str(keys[0]) if keys else "", spec.get("priority")
-    return replace(
-        gang,
-        known=gang.known or document is not None,
-        least=least if isinstance(least, int) else basic,
-        topology=topology,
-        claims=claims,
-        priority=priority if isinstance(priority, int) else None,
-        never_preempts=bool(topology) and (document or {}).get("apiVersion") == "scheduling.k8s.io/v1alpha2",
-    )
+        kube-scheduler 1.36, which alone serves PodGroups as v1alpha2, preempts for none with a topology
+        (schedule_one_podgroup.go runWorkloadAwarePreemption).
+        """
+        pod = pod_object(self.waiting[0]).spec
+        never = self.topology and self.group and self.group.api_version == "scheduling.k8s.io/v1alpha2"
+        if never or pod.preemption_policy == "Never":
+            return None
+        return (pod.priority or 0) if self.spec.priority is None else self.spec.priority

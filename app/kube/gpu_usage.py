@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU usage: the GPU resources that a bound or nominated pod holds on its node until it finishes."""
 
-from collections.abc import Mapping
 from sys import intern
-from typing import Any
 
 import msgspec
 
 from app.knowledge.tables import Knowledge
 from app.kube.gangs import read_workload
+from app.kube.pod_object import PodObject, PodSpec
 from app.kube.pod_requests import PodRequests, checked_pod_requests
-from app.kube.pods import GPU_MEMORY, gpu_amounts, read_pod
+from app.kube.pods import GPU_MEMORY, gpu_amounts, pod_of
 from app.values.errors import BadInput
-from app.values.json_members import member, objects, strings
 from app.values.quantity import parse_mib
-
-FINISHED = ("Succeeded", "Failed")
-"""Phases of pods that no longer hold devices; a terminating pod still holds its devices."""
 
 
 class GPUUsage(msgspec.Struct, frozen=True, gc=False):
@@ -47,73 +42,57 @@ class GPUUsage(msgspec.Struct, frozen=True, gc=False):
         return sum(units for _, units in self.units) + self.claimed
 
 
-def read_gpu_usage(document: Mapping[str, Any], knowledge: Knowledge) -> GPUUsage | None:
+def read_gpu_usage(pod: PodObject, knowledge: Knowledge) -> GPUUsage | None:
     """Read the GPUs that a pod holds; None if it is neither bound nor nominated, is finished, or requests no GPU.
 
     Raises MalformedPod, QuantityError.
     """
-    status = member(document, "status", dict, "") or {}
-    spec = member(document, "spec", dict, "") or {}
-    bound = member(spec, "nodeName", str, "spec.")
-    node = bound or member(status, "nominatedNodeName", str, "status.")
-    if not node or member(status, "phase", str, "status.") in FINISHED or not names_gpus(spec, knowledge):
+    spec, uid = pod.spec, pod.metadata.uid
+    node = spec.node_name or pod.status.nominated_node_name
+    if not node or pod.finished or not names_gpus(spec, knowledge):
         return None
     units = _sum_whole_units(spec, knowledge)
     if units is None:
-        units = gpu_amounts(read_pod(document), knowledge.families.of)
+        units = gpu_amounts(pod_of(pod), knowledge.families.of)
     if not units:
         return None
-    metadata = member(document, "metadata", dict, "") or {}
-    name, namespace = (member(metadata, key, str, "metadata.") or "" for key in ("name", "namespace"))
-    namespace = namespace or "default"
-    uid = member(metadata, "uid", str, "metadata.") or ""
-    group = read_workload(namespace, document)
-    priority = member(spec, "priority", int, "spec.") or 0
-    return GPUUsage(
-        uid, intern(node), f"{namespace}/{name}", units, declared_memory_mib(metadata), group, bool(bound), priority
-    )
+    memory, group = declared_memory_mib(pod), read_workload(pod)
+    return GPUUsage(uid, intern(node), pod.key, units, memory, group, bool(spec.node_name), spec.priority or 0)
 
 
-def read_bound_requests(document: Mapping[str, Any]) -> PodRequests | None:
+def read_bound_requests(pod: PodObject) -> PodRequests | None:
     """Read the requests of a bound pod for resources of every kind; None if it is not bound, or is finished.
 
     Raises QuantityError for amounts that the API server refuses.
     """
-    spec = document.get("spec") or {}
-    node = spec.get("nodeName") if isinstance(spec, dict) else None
-    status = document.get("status") or {}
-    if not isinstance(node, str) or not node or (isinstance(status, dict) and status.get("phase") in FINISHED):
-        return None
-    return PodRequests(intern(node), checked_pod_requests(spec))
+    node = pod.spec.node_name
+    return PodRequests(intern(node), checked_pod_requests(pod.spec)) if node and not pod.finished else None
 
 
-def declared_memory_mib(metadata: Mapping[str, Any]) -> int:
+def declared_memory_mib(pod: PodObject) -> int:
     """Read the GPU memory that a pod declares to use of each unit, in MiB; 0 if it declares none.
 
     A value that does not parse counts as none: the webhook refuses such a pod, so that it was admitted without us.
     """
-    text = strings(metadata, "annotations", "metadata.").get(GPU_MEMORY)
+    text = (pod.metadata.annotations or {}).get(GPU_MEMORY)
     try:
         return parse_mib(text.removeprefix(">=")) if text else 0
     except BadInput:
         return 0
 
 
-def _sum_whole_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tuple[str, int], ...] | None:
+def _sum_whole_units(spec: PodSpec, knowledge: Knowledge) -> tuple[tuple[str, int], ...] | None:
     """Sum the GPU requests of a pod without init containers whose amounts are plain whole numbers; None for others.
 
     It takes a tenth of the time of the exact sum (`Pod.amounts`), with which a test compares it.
     """
-    if spec.get("initContainers"):
+    if spec.init_containers:
         return None
     total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        try:
-            resources = container.get("resources") or {}
-            amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        except (AttributeError, TypeError):  # the exact reading raises MalformedPod with the path
-            return None
-        for name, amount in amounts.items():
+    for container in spec.containers:
+        if (resources := container.resources) is None:
+            continue
+        for name, amount in {**(resources.limits or {}), **(resources.requests or {})}.items():
             if knowledge.families.of(name) is None:
                 continue
             if not isinstance(amount, str) or not amount.isdecimal() or len(amount) > 9:
@@ -122,13 +101,11 @@ def _sum_whole_units(spec: Mapping[str, Any], knowledge: Knowledge) -> tuple[tup
     return tuple(sorted((name, units) for name, units in total.items() if units))
 
 
-def names_gpus(spec: Mapping[str, Any], knowledge: Knowledge) -> bool:
+def names_gpus(spec: PodSpec, knowledge: Knowledge) -> bool:
     """Tell whether any container names a GPU resource. Most pods of a cluster name none, and are read no further."""
-    for list_name in ("containers", "initContainers"):
-        for index, container in objects(spec, list_name, "spec."):
-            where = f"spec.{list_name}[{index}]."
-            resources = member(container, "resources", dict, where) or {}
-            for kind in ("limits", "requests"):
-                if any(map(knowledge.families.of, member(resources, kind, dict, f"{where}resources.") or ())):
-                    return True
-    return False
+    return any(
+        knowledge.families.of(name)
+        for container in (*spec.containers, *spec.init_containers)
+        if container.resources
+        for name in (*(container.resources.limits or ()), *(container.resources.requests or ()))
+    )

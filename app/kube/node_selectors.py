@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Node selectors, the terms of a pod's node affinity, of a PersistentVolume, a ResourceSlice or an allocation; and what
-a toleration covers."""
+"""Node selectors: the terms of a pod's node affinity, of a PersistentVolume, a ResourceSlice or an allocation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from app.kube.records import Record, read_record
 from app.values.errors import BadInput
-from app.values.json_members import objects_if_any
+from app.values.json_members import json_type
 from app.values.label_requirements import Requirement, label_requirement
 
 
@@ -43,43 +43,71 @@ class NodeSelectorTerm:
         return expressions_hold and all((name == node.name) is within for within, name in self.names)
 
 
+class MatchExpression(Record, frozen=True):
+    """An expression of a selector of labels or of nodes."""
+
+    key: str | None = None
+    operator: str | None = None
+    values: tuple[str, ...] | None = None
+
+    def requirement(self) -> Requirement:
+        """Read what it wants. Raises BadInput for values that do not suit the operator."""
+        return label_requirement(str(self.key), str(self.operator), self.values or ())
+
+    def requirement_if_valid(self) -> Requirement | None:
+        try:
+            return self.requirement()
+        except BadInput:
+            return None
+
+
+class DeclaredTerm(Record, frozen=True):
+    """A term of a node selector as it is written."""
+
+    match_expressions: tuple[MatchExpression, ...] | None = None
+    match_fields: tuple[MatchExpression, ...] | None = None
+
+    def read(self) -> NodeSelectorTerm:
+        """Read the term; of matchFields the API server allows only metadata.name In or NotIn one name."""
+        return NodeSelectorTerm(
+            tuple((str(one.key), one.requirement_if_valid()) for one in self.match_expressions or ()),
+            tuple((one.operator == "In", next(iter(one.values or ()), "")) for one in self.match_fields or ()),
+        )
+
+
+class NodeSelectorObject(Record, frozen=True):
+    """A node selector as it is written."""
+
+    node_selector_terms: tuple[DeclaredTerm, ...] = ()
+
+
+class NodeSelector(tuple[NodeSelectorTerm, ...]):
+    """The terms of a selector of which any selects a node."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, selector: object) -> "NodeSelector":
+        """Read a selector. Raises ValueError."""
+        if not isinstance(selector, dict):
+            raise ValueError(f"got {json_type(selector)}, wants an object")
+        try:
+            return cls(read_terms(selector))
+        except BadInput as error:
+            raise ValueError(str(error)) from error
+
+    def selects(self, node: LabelledNode) -> bool:
+        """Tell whether a term selects the node."""
+        return any(term.selects(node) for term in self)
+
+
 def read_terms(selector: object) -> tuple[NodeSelectorTerm, ...]:
-    """Read the terms of a NodeSelector: of a pod's node affinity, or of a PersistentVolume."""
-    return tuple(map(_term, objects_if_any(selector, "nodeSelectorTerms"))) if isinstance(selector, dict) else ()
+    """Read the terms of a NodeSelector, or of one that is not yet converted, of a PersistentVolume or of an allocation.
 
-
-def _term(term: Mapping[str, Any]) -> NodeSelectorTerm:
-    expressions = tuple(
-        (str(expression.get("key")), _requirement(expression))
-        for expression in objects_if_any(term, "matchExpressions")
+    Raises MalformedPod.
+    """
+    if isinstance(selector, dict):
+        selector = read_record(NodeSelectorObject, selector)
+    return (
+        tuple(term.read() for term in selector.node_selector_terms) if isinstance(selector, NodeSelectorObject) else ()
     )
-    return NodeSelectorTerm(expressions, tuple(map(_name, objects_if_any(term, "matchFields"))))
-
-
-def _name(field: Mapping[str, Any]) -> tuple[bool, str]:
-    """Read a matchFields expression, which the API server allows only as metadata.name In or NotIn one name."""
-    return field.get("operator") == "In", next(iter(_values(field)), "")
-
-
-def _values(expression: Mapping[str, Any]) -> tuple[str, ...]:
-    values = expression.get("values")
-    return tuple(map(str, values)) if isinstance(values, list) else ()
-
-
-def _requirement(expression: Mapping[str, Any]) -> Requirement | None:
-    try:
-        return label_requirement(str(expression.get("key")), str(expression.get("operator")), _values(expression))
-    except BadInput:
-        return None
-
-
-def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
-    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
-        return False
-    if toleration.get("key") and toleration.get("key") != other.get("key"):
-        return False
-    if (toleration.get("operator") or "Equal") == "Exists":
-        return True
-    same_value = (toleration.get("value") or "") == (other.get("value") or "")
-    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value

@@ -23,8 +23,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from app.kube.pods import Pod
-from app.values.errors import SnapshotError
-from app.values.json_members import JSONObject
+from app.kube.records import KubeObject
 from app.values.quantity import parse_quantity
 
 SINGLE, RESTRICTED = "single-numa-node", "restricted"
@@ -59,7 +58,7 @@ class _Zone(msgspec.Struct):
     resources: Annotated[list[_ZoneResource], MOST] | None = None
 
 
-class NodeResourceTopology(msgspec.Struct, rename="camel"):
+class NodeResourceTopology(KubeObject, frozen=True):
     """A NodeResourceTopology of v1alpha2 or v1alpha1; a zone of the type Node is a NUMA node."""
 
     topology_policies: list[str] | None = None
@@ -96,12 +95,8 @@ class NUMAZones:
         return replace(self, free=tuple(tuple(sorted(zone.items())) for zone in left))
 
 
-def read_topology(document: JSONObject) -> NUMAZones:
-    """Read a NodeResourceTopology. Raises SnapshotError, QuantityError."""
-    try:
-        found = msgspec.convert(document, NodeResourceTopology)
-    except msgspec.ValidationError as error:
-        raise SnapshotError(str(error)) from error
+def read_topology(found: NodeResourceTopology) -> NUMAZones:
+    """Read a NodeResourceTopology. Raises QuantityError."""
     attributes = {one.name: one.value for one in found.attributes or ()}
     legacy = next((_LEGACY[name] for name in found.topology_policies or () if name in _LEGACY), ("", ""))
     zones = [_read_zone(zone) for zone in found.zones or () if zone.type == "Node"]

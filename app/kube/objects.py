@@ -53,8 +53,8 @@ class NodeSpec(Record, frozen=True):
     unschedulable: bool | None = None
 
 
-class NodeCondition(Record, frozen=True):
-    """A condition of a Node without the time of the last heartbeat, so that a heartbeat changes nothing."""
+class ObjectCondition(Record, frozen=True):
+    """A condition of a Node or a Pod without the time of the last heartbeat, so that a heartbeat changes nothing."""
 
     type: str = ""
     status: str = ""
@@ -79,7 +79,7 @@ class RuntimeHandler(Record, frozen=True):
 class NodeStatus(Record, frozen=True):
     """What a Node has."""
 
-    conditions: tuple[NodeCondition, ...] | None = None
+    conditions: tuple[ObjectCondition, ...] | None = None
     allocatable: NodeAmounts | None = None
     capacity: NodeAmounts | None = None
     node_info: NodeInfo = NodeInfo()

@@ -7,9 +7,9 @@ from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.gangs import gang_of
-from app.kube.gpu_usage import FINISHED, declared_memory_mib, names_gpus
-from app.kube.pods import controller_of, gpu_amounts, read_pod
-from app.values.json_members import member
+from app.kube.gpu_usage import declared_memory_mib, names_gpus
+from app.kube.pod_object import PodObject
+from app.kube.pods import controller_in, gpu_amounts, pod_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,46 +49,37 @@ class PendingPod:
 
 
 def read_pending_pod(
-    document: Mapping[str, Any], knowledge: Knowledge, keep_document: bool = False
+    pod: PodObject, knowledge: Knowledge, document: Mapping[str, Any] | None = None
 ) -> PendingPod | None:
     """Read a pod that waits for a node with GPUs or other devices; None for any other pod.
 
-    With `keep_document` the result holds the document.
+    `document` is the whole pod where the result is to hold it.
 
     Raises MalformedPod, QuantityError.
     """
-    spec = member(document, "spec", dict, "") or {}
-    status = member(document, "status", dict, "") or {}
-    if (
-        spec.get("nodeName")
-        or status.get("phase") in FINISHED
-        or not (spec.get("resourceClaims") or names_gpus(spec, knowledge))
-    ):
+    spec = pod.spec
+    if spec.node_name or pod.finished or not (spec.resource_claims or names_gpus(spec, knowledge)):
         return None
-    pod = read_pod(document)
-    gpu_requests = gpu_amounts(pod, knowledge.families.of)
-    metadata = member(document, "metadata", dict, "") or {}
-    timestamp = metadata.get("creationTimestamp")
-    if not (gpu_requests or pod.claims):
+    read = pod_of(pod)
+    gpu_requests = gpu_amounts(read, knowledge.families.of)
+    if not (gpu_requests or read.claims):
         return None
-    created = timestamp if isinstance(timestamp, str) else ""
-    claims = tuple((claim, template) for _, claim, template in pod.claims)
-    controller = controller_of(document)
+    controller = controller_in(pod.metadata)
     return PendingPod(
-        pod.namespace,
-        pod.name,
+        read.namespace,
+        read.name,
         gpu_requests,
-        created,
-        claims,
+        pod.metadata.creation_timestamp or "",
+        tuple((claim, template) for _, claim, template in read.claims),
         "" if controller is None else controller.uid,
-        document if keep_document else None,
-        unseen_by(document),
-        gang_of(pod.namespace, document),
-        declared_memory_mib(metadata),
+        document,
+        unseen_by(pod),
+        gang_of(pod),
+        declared_memory_mib(pod),
     )
 
 
-def unseen_by(document: Mapping[str, Any]) -> str:
+def unseen_by(pod: PodObject) -> str:
     """Name the scheduler that has not looked at a pod of the cluster yet; empty where one has, or nothing tells.
 
     kube-scheduler writes the condition PodScheduled of a pod that it has looked at, as Volcano and KAI-Scheduler do,
@@ -96,11 +87,8 @@ def unseen_by(document: Mapping[str, Any]) -> str:
     kube-scheduler writes nothing of a pod whose ResourceClaims are not all there (dynamicresources.go PreEnqueue), so
     that such a pod tells nothing either.
     """
-    spec, status = document.get("spec") or {}, document.get("status") or {}
-    conditions = status.get("conditions") or ()
-    looked = any(isinstance(one, dict) and one.get("type") == "PodScheduled" for one in conditions)
-    if looked or spec.get("nodeName") or status.get("phase") != "Pending" or not status.get("qosClass"):
+    spec, status = pod.spec, pod.status
+    looked = any(condition.type == "PodScheduled" for condition in status.conditions)
+    if looked or spec.node_name or status.phase != "Pending" or not status.qos_class:
         return ""
-    if len(spec.get("resourceClaims") or ()) > len(status.get("resourceClaimStatuses") or ()):
-        return ""
-    return str(spec.get("schedulerName") or "default-scheduler")
+    return "" if len(spec.resource_claims) > len(status.resource_claim_statuses) else pod.scheduler

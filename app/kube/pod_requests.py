@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from app.kube.pod_object import ContainerObject, PodSpec, Resources
 from app.values.errors import QuantityError
-from app.values.json_members import objects_if_any
 from app.values.quantity import parse_quantity
 
 Amounts = tuple[tuple[str, int], ...]
@@ -56,26 +56,24 @@ def quantity_units(resource: str, text: str) -> int:
     return -int(-amount * (1000 if resource == CPU else 1) // 1)
 
 
-def read_amounts(quantities: object) -> dict[str, int]:
-    """Read a map of quantities, such as a node's allocatable, into units by resource; anything else is empty."""
-    if not isinstance(quantities, dict):
-        return {}
+def read_amounts(quantities: Mapping[str, Any] | None) -> dict[str, int]:
+    """Read a map of quantities, such as a node's allocatable, into units by resource."""
     return {
         name: quantity_units(name, amount if isinstance(amount, str) else str(amount))
-        for name, amount in quantities.items()
+        for name, amount in (quantities or {}).items()
     }
 
 
-def checked_pod_requests(spec: Mapping[str, Any]) -> Amounts:
+def checked_pod_requests(spec: PodSpec) -> Amounts:
     """Check and sum the requests of a pod, at once if its containers have amounts that were met before.
 
     Raises QuantityError.
     """
-    if not (spec.get("initContainers") or spec.get("resources") or spec.get("overhead")):
+    if not (spec.init_containers or spec.resources or spec.overhead):
         try:
-            summed = [_known_amounts(container["resources"]) for container in spec["containers"]]
-        except (AttributeError, KeyError, TypeError):
-            summed = []  # a container without requests, amounts that are no strings, or a wrong shape
+            summed = [_known_amounts(container.resources) for container in spec.containers]
+        except TypeError:
+            summed = []  # a container without requests, or amounts that are no strings
         if len(summed) == 1:
             return summed[0]
         if summed:
@@ -87,9 +85,11 @@ def checked_pod_requests(spec: Mapping[str, Any]) -> Amounts:
     return sum_pod_requests(spec)
 
 
-def _known_amounts(resources: Mapping[str, Mapping[str, str]]) -> Amounts:
+def _known_amounts(resources: Resources | None) -> Amounts:
     """Return the sum for a container. Raises TypeError where an amount is not a string, or for very many amounts."""
-    requests, limits = resources["requests"], resources.get("limits") or {}
+    if resources is None or resources.requests is None:
+        raise TypeError
+    requests, limits = resources.requests, resources.limits or {}
     if len("".join((*requests, *requests.values(), *limits, *limits.values()))) > LARGEST_KEPT:
         raise TypeError
     return _amounts_of_container(tuple(requests.items()), tuple(limits.items()))
@@ -97,28 +97,29 @@ def _known_amounts(resources: Mapping[str, Mapping[str, str]]) -> Amounts:
 
 @lru_cache(maxsize=4096)
 def _amounts_of_container(requests: tuple[tuple[str, str], ...], limits: tuple[tuple[str, str], ...]) -> Amounts:
-    container = {"resources": {"requests": dict(requests), "limits": dict(limits)}}
-    check_requests({"containers": [container]})
-    return sum_pod_requests({"containers": [container]})
+    resources = Resources(requests=dict(requests), limits=dict(limits))
+    spec = PodSpec(containers=(ContainerObject(resources=resources),))
+    check_requests(spec)
+    return sum_pod_requests(spec)
 
 
-def check_requests(spec: Mapping[str, Any]) -> None:
+def check_requests(spec: PodSpec) -> None:
     """Check that a pod requests only amounts that the API server accepts, since a sum of others would be wrong.
 
     The API server accepts no negative amount, and `pods` is a resource of nodes only
     (pkg/apis/core/validation/validation.go). Raises QuantityError.
     """
-    for container in (*objects_if_any(spec, "initContainers"), *objects_if_any(spec, "containers"), spec):
-        resources = container.get("resources")
-        for kind in ("requests", "limits"):
-            _check(resources.get(kind) if isinstance(resources, dict) else None)
-    _check(spec.get("overhead"))
+    items = (*(container.resources for container in (*spec.init_containers, *spec.containers)), spec.resources)
+    for resources in filter(None, items):
+        _check(resources.requests)
+        _check(resources.limits)
+    _check(spec.overhead)
 
 
-def _check(amounts: object) -> None:
-    for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+def _check(amounts: Mapping[str, Any] | None) -> None:
+    for name, amount in (amounts or {}).items():
         if name == PODS or not is_requestable(str(amount)):
-            raise QuantityError(f"{str(name)[:63]}: got {str(amount)[:40]!r}, wants an amount that a pod can request")
+            raise QuantityError(f"{name[:63]}: got {str(amount)[:40]!r}, wants an amount that a pod can request")
 
 
 @lru_cache(maxsize=4096)
@@ -130,7 +131,7 @@ def is_requestable(text: str) -> bool:
         return False
 
 
-def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
+def sum_pod_requests(spec: PodSpec) -> Amounts:
     """Sum the requests of a pod: the running containers or the peak of the init containers, and the overhead.
 
     The rule is PodRequests in k8s.io/component-helpers resource/helpers.go. A limit counts where the request is missing
@@ -138,19 +139,19 @@ def sum_pod_requests(spec: Mapping[str, Any]) -> Amounts:
     """
     running: dict[str, int] = {}
     peak: dict[str, int] = {}
-    for container in objects_if_any(spec, "initContainers"):
-        total = _sum(running, _container_requests(container))
-        if container.get("restartPolicy") == "Always":
+    for container in spec.init_containers:
+        total = _sum(running, _requests(container.resources))
+        if container.sidecar:
             running = total
         else:
             peak = _larger(peak, total)
-    for container in objects_if_any(spec, "containers"):
-        running = _sum(running, _container_requests(container))
+    for container in spec.containers:
+        running = _sum(running, _requests(container.resources))
     whole = _larger(running, peak) if peak else running
-    if spec.get("resources"):
-        whole |= _container_requests(spec)
-    if spec.get("overhead"):
-        whole = _sum(whole, read_amounts(spec["overhead"]))
+    if spec.resources:
+        whole |= _requests(spec.resources)
+    if spec.overhead:
+        whole = _sum(whole, read_amounts(spec.overhead))
     amounts = tuple(sorted((key, amount) for key, amount in whole.items() if amount))
     return _shared(amounts) if len(amounts) <= MOST_SHARED else amounts
 
@@ -161,12 +162,8 @@ def _shared(amounts: Amounts) -> Amounts:
     return amounts
 
 
-def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
-    resources = container.get("resources")
-    if not isinstance(resources, dict):
-        return {}
-    requests, limits = read_amounts(resources.get("requests")), resources.get("limits")
-    return read_amounts(limits) | requests if limits else requests
+def _requests(resources: Resources | None) -> dict[str, int]:
+    return read_amounts(resources.limits) | read_amounts(resources.requests) if resources else {}
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pod shapes: what of a GPU pod decides its demand class, so that the pods of a cluster can be counted by it."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pending_pods import PendingPod
+from app.kube.pod_object import PodObject
 from app.kube.pod_requests import CORE_MILLI, CPU, Amounts, PodRequests, sum_pod_requests
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS
 
@@ -29,20 +29,19 @@ class PodShape(NamedTuple):
 
 
 def read_pod_shape(
-    document: Mapping[str, Any], usage: GPUUsage | None, requests: PodRequests | None, pending: PendingPod | None
+    pod: PodObject, usage: GPUUsage | None, requests: PodRequests | None, pending: PendingPod | None
 ) -> PodShape | None:
     """Read the shape of a GPU pod that holds GPUs or waits for them; None for any other pod.
 
-    The other arguments are what was read of the same document, and is not read again.
+    The other arguments are what was read of the same pod, and is not read again.
     """
     units = usage.units if usage is not None else pending.gpu_requests if pending is not None else None
     if units is None:
         return None
-    metadata = document.get("metadata") or {}
-    annotations = metadata.get("annotations") or {}
-    amounts = requests.amounts if requests is not None else sum_pod_requests(document["spec"])
+    annotations = pod.metadata.annotations or {}
+    amounts = requests.amounts if requests is not None else sum_pod_requests(pod.spec)
     return PodShape(
-        metadata.get("namespace") or "default",
+        pod.namespace,
         units,
         _whole_cores(amounts),
         annotations.get(PRODUCTS, "")[:LONGEST_TEXT],

@@ -14,8 +14,6 @@ from app.knowledge.image_configs import ImageFacts
 from app.kube.pod_limits import (
     ANNOTATIONS_BYTES,
     LABELS_CHARACTERS,
-    LONGEST_NAME,
-    METADATA,
     MOST_AMOUNTS,
     MOST_ANNOTATIONS,
     MOST_CLAUSES,
@@ -24,15 +22,21 @@ from app.kube.pod_limits import (
     MOST_LABELS,
     MOST_RESOURCES,
     MOST_VARIABLES,
-    POD,
-    RESOURCES,
-    SPEC,
-    STATUS,
     VARIABLES_CHARACTERS,
+)
+from app.kube.pod_object import (
+    DEFAULT_NAMESPACE,
+    DEFAULT_SCHEDULER,
+    ContainerObject,
+    OwnedObject,
+    PodClaim,
+    PodMetadata,
+    PodObject,
+    Resources,
 )
 from app.kube.records import read_record
 from app.values.errors import MalformedPod, OversizedPod, QuantityError
-from app.values.json_members import json_type, member
+from app.values.json_members import json_type
 from app.values.quantity import integer_quantity, parse_quantity, quantity_problem
 
 
@@ -56,14 +60,16 @@ def controller_of(document: Mapping[str, Any]) -> ObjectReference | None:
 
     Raises BadInput for metadata that no API server sends.
     """
-    metadata = member(document, "metadata", dict, "") or {}
-    namespace = metadata.get("namespace")
-    for owner in member(metadata, "ownerReferences", list, "metadata.") or ():
-        if isinstance(owner, dict) and owner.get("controller") is True:
-            fields = (owner.get("apiVersion"), owner.get("kind"), namespace, owner.get("name"), owner.get("uid"))
-            texts = [field for field in fields if isinstance(field, str) and field]
-            return ObjectReference(*texts) if len(texts) == len(fields) else None
-    return None
+    return controller_in(read_record(OwnedObject, document).metadata)
+
+
+def controller_in(metadata: PodMetadata) -> ObjectReference | None:
+    """Return the controller that the metadata of an object names."""
+    if (owner := metadata.controller) is None:
+        return None
+    fields = (owner.api_version, owner.kind, metadata.namespace, owner.name, owner.uid)
+    texts = [text for text in fields if text]
+    return ObjectReference(*texts) if len(texts) == len(fields) else None
 
 
 TOKEN_VOLUME = "kube-api-access-"
@@ -214,38 +220,44 @@ def read_pod(
     id() of their objects, which the caller keeps: a patched pod shares with the former one what did not change.
     Raises MalformedPod, OversizedPod, QuantityError.
     """
-    found: Any = read_record(POD, pod)
-    metadata, spec, status = found.metadata or METADATA(), found.spec or SPEC(), found.status or STATUS()
-    written = pod.get("spec") or {}
+    return pod_of(read_record(PodObject, pod), namespace, pod.get("spec") or {}, known)
+
+
+def pod_of(
+    found: PodObject,
+    namespace: str | None = None,
+    written: Mapping[str, Any] | None = None,
+    known: Mapping[int, Container] = NO_CONTAINERS,
+) -> Pod:
+    """Read a Pod that is declared; `written` is its spec before that, by whose objects `known` has its keys.
+
+    Raises MalformedPod, OversizedPod, QuantityError.
+    """
+    metadata, spec = found.metadata, found.spec
     return Pod(
-        name=metadata.name or metadata.generateName or "",
-        namespace=namespace or metadata.namespace or "default",
-        uid=metadata.uid or "",
+        name=metadata.name or metadata.generate_name,
+        namespace=namespace or metadata.namespace or DEFAULT_NAMESPACE,
+        uid=metadata.uid,
         labels=_check_labels(metadata.labels or {}),
         annotations=_check_annotations(metadata.annotations or {}),
-        containers=tuple(_containers(written, spec, known, "initContainers", "containers")),
-        scheduler_name=spec.schedulerName or "default-scheduler",
-        runtime_class_name=spec.runtimeClassName,
-        node_name=spec.nodeName,
-        claims=tuple(map(_claim, spec.resourceClaims or ())),
-        nominated_node_name=status.nominatedNodeName or None,
-        ephemeral=tuple(_containers(written, spec, known, "ephemeralContainers")),
-        pod_group=(spec.schedulingGroup and spec.schedulingGroup.podGroupName) or "",
+        containers=tuple(
+            _containers(written or {}, known, initContainers=spec.init_containers, containers=spec.containers)
+        ),
+        scheduler_name=spec.scheduler_name or DEFAULT_SCHEDULER,
+        runtime_class_name=spec.runtime_class_name,
+        node_name=spec.node_name or None,
+        claims=tuple(map(named_claim, spec.resource_claims)),
+        nominated_node_name=found.status.nominated_node_name or None,
+        ephemeral=tuple(_containers(written or {}, known, ephemeralContainers=spec.ephemeral_containers)),
+        pod_group=spec.scheduling_group.pod_group_name,
     )
 
 
-def _claim(entry: Any) -> tuple[str, str, str]:
-    """Read an entry of resourceClaims; `source` is of Kubernetes 1.26 to 1.30."""
-    of = entry.source if entry.source and not (entry.resourceClaimName or entry.resourceClaimTemplateName) else entry
-    return entry.name or "", of.resourceClaimName or "", of.resourceClaimTemplateName or ""
-
-
-def name_of(parent: Mapping[str, Any], key: str, where: str) -> str:
-    """Read an optional name, empty if it is absent. Raises MalformedPod, OversizedPod."""
-    text = member(parent, key, str, where) or ""
-    if len(text) > LONGEST_NAME:
-        raise OversizedPod(f"{where}{key}: got {len(text)} characters, wants at most {LONGEST_NAME}")
-    return text
+def named_claim(entry: PodClaim) -> tuple[str, str, str]:
+    """Give an entry of resourceClaims as (name, claim, template)."""
+    named = entry.resource_claim_name or entry.resource_claim_template_name
+    of = entry if named or not entry.source else entry.source
+    return entry.name or "", of.resource_claim_name or "", of.resource_claim_template_name or ""
 
 
 def _check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
@@ -275,8 +287,8 @@ def _check_annotations(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return annotations
 
 
-def _check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
-    """Check the number and the size of a pod's NVIDIA_* variables, given as (name, value) of all containers.
+def check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
+    """Check the number and the size of the NVIDIA_* variables of a pod or an image, given as (name, value).
 
     Raises OversizedPod.
     """
@@ -291,22 +303,21 @@ def _check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
 
 
 def _containers(
-    written: Mapping[str, Any], spec: Any, known: Mapping[int, Container], *list_names: str
+    written: Mapping[str, Any], known: Mapping[int, Container], **lists: tuple[ContainerObject, ...]
 ) -> Iterator[Container]:
     """Read the containers of these lists one by one, and stop at the first that exceeds a limit of the pod.
 
-    `written` is the spec before it was converted, by whose objects `known` has its keys.
     Raises MalformedPod, OversizedPod.
     """
     all_resources: set[str] = set()
     amounts = extended = containers = 0
     variables: list[tuple[str, str | None]] = []
-    for list_name in list_names:
-        pairs = zip(written.get(list_name) or (), getattr(spec, list_name) or (), strict=True)
-        for index, (item, declared) in enumerate(pairs):
+    for list_name, declared_list in lists.items():
+        objects = written.get(list_name) or ()
+        for index, declared in enumerate(declared_list):
             if (containers := containers + 1) > MOST_CONTAINERS:
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {MOST_CONTAINERS} containers")
-            container = known.get(id(item))
+            container = known.get(id(objects[index])) if known else None
             if container is None or (container.list_name, container.index) != (list_name, index):
                 container = _container(declared, list_name, index)
             resources = {*container.requests, *container.limits}  # an amount in both counts once
@@ -318,19 +329,19 @@ def _containers(
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {most}")
             variables += container.env
             yield container
-    _check_variables(variables)
+    check_variables(variables)
 
 
-def _container(item: Any, list_name: str, index: int) -> Container:
-    where, resources = f"spec.{list_name}[{index}].", item.resources or RESOURCES()
+def _container(item: ContainerObject, list_name: str, index: int) -> Container:
+    where, resources = f"spec.{list_name}[{index}].", item.resources or Resources()
     return Container(
         name=item.name or "",
         list_name=list_name,
         index=index,
-        sidecar=list_name == "initContainers" and item.restartPolicy == "Always",
+        sidecar=list_name == "initContainers" and item.restart_policy == "Always",
         image=item.image or "",
         env=tuple(
-            (one.name, None if one.valueFrom else one.value or "")
+            (one.name, None if one.value_from else one.value or "")
             for one in item.env or ()
             if one.name and one.name.startswith(VARIABLES)
         ),
@@ -364,3 +375,15 @@ def gpu_amounts(pod: Pod, is_gpu: Callable[[str], object]) -> tuple[tuple[str, i
     """List the GPU resources that a Pod requests as (resource, amount rounded up), sorted; only positive amounts."""
     amounts = sorted(pod.amounts().items())
     return tuple((name, -int(-amount // 1)) for name, amount in amounts if amount > 0 and is_gpu(name))
+
+
+def toleration_covers(toleration: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether a toleration tolerates a taint, or all that another toleration does (core/v1 ToleratesTaint)."""
+    if toleration.get("effect") and toleration.get("effect") != other.get("effect"):
+        return False
+    if toleration.get("key") and toleration.get("key") != other.get("key"):
+        return False
+    if (toleration.get("operator") or "Equal") == "Exists":
+        return True
+    same_value = (toleration.get("value") or "") == (other.get("value") or "")
+    return bool(toleration.get("key")) and (other.get("operator") or "Equal") == "Equal" and same_value

@@ -2,29 +2,59 @@
 """ResourceClaims as kube-scheduler's allocator reads them: requests, constraints, and what is allocated.
 
 The API versions resource.k8s.io/v1 and v1beta2 write a request under `exactly`, v1beta1 writes it directly, and all of
-them write alternatives under `firstAvailable` (k8s.io/api resource/v1 types.go DeviceRequest; KEP-4816).
+them write alternatives under `firstAvailable`. All give equal requests. Source of types and bounds, such as
+DeviceRequestsMaxSize, is k8s.io/api resource/v1 types.go; KEP-4816.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from fractions import Fraction
 from sys import intern
-from typing import Any
+from typing import Annotated, Any
 
-from app.kube.devices import DeviceID, NodeSelection
-from app.kube.node_selectors import read_terms
-from app.kube.slice_reading import MOST_ENTRIES, quantity
-from app.values.errors import OversizedPod
-from app.values.json_members import member, objects
+from msgspec import Meta, field
+from msgspec.structs import force_setattr, replace
+
+from app.kube.device_models import NOTHING, Amounts
+from app.kube.devices import DeviceID
+from app.kube.node_selectors import NodeSelector
+from app.kube.records import KubeObject, Metadata, Record, nested
 
 ALL = "All"
 EXACT_COUNT = "ExactCount"
 MOST_RESULTS = 32
-"""Devices that can be allocated to one claim (k8s.io/api resource/v1 types.go AllocationResultsMaxSize)."""
+"""Devices that can be allocated to one claim (AllocationResultsMaxSize)."""
+POD = "pod"
+POD_GROUP = "PodGroup"
+CONSUMERS = {"pods": POD, "podgroups": POD_GROUP}
+"""What uses a claim, by the resource of a consumer; a claim of a PodGroup serves all its members
+(kubernetes gate DRAWorkloadResourceClaims; resourceclaim.go BindTo)."""
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of a claim that kube-scheduler made for extended resources (ExtendedResourceClaimAnnotation)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceToleration:
+class _CEL(Record, frozen=True):
+    expression: Annotated[str, Meta(max_length=10 << 10)] = ""
+
+
+class _Selector(Record, frozen=True):
+    cel: _CEL = _CEL()
+
+
+class Expressions(tuple[str, ...]):
+    """CEL expressions that all hold for a device; in JSON a list of `{cel: {expression: …}}`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, items: object) -> "Expressions":
+        """Read selectors. Raises ValueError."""
+        return cls(intern(one.cel.expression) for one in nested(_SELECTORS, items) or ())
+
+
+_SELECTORS: Any = Annotated[tuple[_Selector, ...], Meta(max_length=32)] | None
+
+
+class DeviceToleration(Record, frozen=True):
     """A toleration of device taints; empty fields match everything, and so does the operator Exists any value."""
 
     key: str = ""
@@ -33,23 +63,37 @@ class DeviceToleration:
     effect: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class RequestedCapacity(Record, frozen=True):
+    """What a request wants of each capacity of a device, by the name as written."""
+
+    requests: Amounts = NOTHING
+
+
+class DeviceRequest(Record, frozen=True):
     """A request for devices of one DeviceClass: a whole request, or one alternative of `firstAvailable`.
 
-    `name` is that of the request, or request/alternative. `selectors` are CEL expressions that must all hold. `mode` is
-    ALL or EXACT_COUNT, of which only the latter has a `count`. `capacity` is what it requests of each device, by the
-    name as written.
+    `name` is that of the request, or request/alternative. `selectors` must all hold. `mode` is ALL or EXACT_COUNT, of
+    which only the latter has a `count`.
     """
 
-    name: str
-    device_class: str
-    selectors: tuple[str, ...] = ()
-    mode: str = EXACT_COUNT
+    name: str = ""
+    device_class: str = field(name="deviceClassName", default="")
+    selectors: Expressions = Expressions()
+    mode: str = field(name="allocationMode", default=EXACT_COUNT)
     count: int = 1
-    tolerations: tuple[DeviceToleration, ...] = ()
-    capacity: Mapping[str, Fraction] | None = None
+    tolerations: Annotated[tuple[DeviceToleration, ...], Meta(max_length=16)] = ()
+    requested: RequestedCapacity | None = field(name="capacity", default=None)
     admin_access: bool = False
+
+    @property
+    def capacity(self) -> Mapping[str, Fraction] | None:
+        """What it requests of each device; None where it says nothing about capacity."""
+        return None if self.requested is None else self.requested.requests
+
+    def with_capacity(self, name: str, amount: Fraction) -> "DeviceRequest":
+        """Request another amount of a capacity."""
+        amounts = {**(self.capacity or {}), name: amount}
+        return replace(self, requested=RequestedCapacity(Amounts(tuple((*one, None) for one in amounts.items()))))
 
     @property
     def parent(self) -> str:
@@ -57,238 +101,230 @@ class DeviceRequest:
         return self.name.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class _RequestObject(DeviceRequest, frozen=True):
+    """A request as it is written: itself, or what it asks exactly, or alternatives in their order."""
+
+    exactly: DeviceRequest | None = None
+    first_available: Annotated[tuple[DeviceRequest, ...], Meta(max_length=8)] = ()
+
+    def choices(self) -> tuple[DeviceRequest, ...]:
+        if self.first_available:
+            return tuple(replace(one, name=f"{self.name}/{one.name}") for one in self.first_available)
+        written = self.exactly or self
+        names = DeviceRequest.__struct_fields__[1:]
+        return (DeviceRequest(self.name, *(getattr(written, name) for name in names)),)
+
+
+class Constraint(Record, frozen=True):
     """A constraint on the devices of some requests, or of all if it names none.
 
     The value of `attribute` is the same for all these devices, or with `distinct` another for each request.
     """
 
-    attribute: str
+    match_attribute: str = ""
     requests: tuple[str, ...] = ()
-    distinct: bool = False
+    distinct_attribute: str | None = None
+
+    @property
+    def attribute(self) -> str:
+        """The attribute that is compared."""
+        return self.distinct_attribute or self.match_attribute
+
+    @property
+    def distinct(self) -> bool:
+        """Whether the values must differ."""
+        return self.distinct_attribute is not None
 
     def covers(self, request: DeviceRequest) -> bool:
         """Tell whether devices of the request are constrained."""
         return not self.requests or request.name in self.requests or request.parent in self.requests
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSpec:
-    """What a claim asks: alternatives for each request, most often one, and constraints over all of them."""
-
-    requests: tuple[tuple[DeviceRequest, ...], ...]
-    constraints: tuple[Constraint, ...] = ()
+class _ClaimDevices(Record, frozen=True):
+    requests: Annotated[tuple[_RequestObject, ...], Meta(max_length=32)] | None = None
+    constraints: Annotated[tuple[Constraint, ...], Meta(max_length=32)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class ClaimSpec(Record, frozen=True):
+    """What a claim asks: alternatives for each request, most often one, and constraints over all of them.
+
+    In JSON both are inside `devices`, which is empty once the spec is read.
+    """
+
+    requests: tuple[tuple[DeviceRequest, ...], ...] = field(name="/requests", default=())
+    constraints: tuple[Constraint, ...] = field(name="/constraints", default=())
+    devices: _ClaimDevices | None = None
+
+    def __post_init__(self) -> None:
+        if (devices := self.devices) is not None:
+            force_setattr(self, "requests", tuple(one.choices() for one in devices.requests or ()))
+            force_setattr(self, "constraints", devices.constraints or ())
+            force_setattr(self, "devices", None)
+
+
+class Result(Record, frozen=True):
     """One device that is allocated to a claim.
 
-    `consumed` is the capacity that this share of the device consumes; None where the claim has the device alone. With
-    `admin_access` others can still have it. `waits_for` are its binding conditions that are not true, until which
-    kube-scheduler does not bind the pod, and `failed` its binding failure conditions that are.
+    With `admin_access` others can still have it. It is shared if it has a share ID, whether or not it consumes
+    capacity.
     """
 
-    request: str
-    device: DeviceID
-    admin_access: bool = False
-    consumed: Mapping[str, Fraction] | None = None
-    waits_for: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    name: str = field(name="device", default="")
+    admin_access: bool | None = None
+    share: str | None = field(name="shareID", default=None)
+    consumed_capacity: Amounts = NOTHING
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> DeviceID:
+        """The device in the cluster."""
+        return self.driver, self.pool, self.name
+
+    @property
+    def consumed(self) -> Mapping[str, Fraction] | None:
+        """The capacity that this share of the device consumes; None where the claim has the device alone."""
+        return self.consumed_capacity if self.share else None
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+def result_of(
+    request: str, device: DeviceID, consumed: Mapping[str, Fraction] | None = None, admin_access: bool = False
+) -> Result:
+    """Make an allocation of a device that is only imagined; `consumed` is as in a result."""
+    amounts = Amounts(tuple((*one, None) for one in (consumed or {}).items()))
+    return Result(request, *device, admin_access, None if consumed is None else "imagined", amounts)
+
+
+class _AllocatedDevices(Record, frozen=True):
+    results: tuple[Result, ...] | None = None
+
+
+class Allocation(Record, frozen=True):
     """The devices allocated to a claim, and the nodes from which all of them can be reached; None for all nodes."""
 
-    results: tuple[Result, ...]
-    nodes: NodeSelection | None = None
+    devices: _AllocatedDevices = _AllocatedDevices()
+    nodes: NodeSelector | None = field(name="nodeSelector", default=None)
+
+    @classmethod
+    def of(cls, results: tuple[Result, ...], nodes: NodeSelector | None = None) -> "Allocation":
+        """Make an allocation that is only imagined."""
+        return cls(_AllocatedDevices(results), nodes)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The devices."""
+        return self.devices.results or ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceClaim:
-    """A ResourceClaim, or a ResourceClaimTemplate without state; `key` is namespace/name.
+class _Consumer(Record, frozen=True):
+    resource: str = "pods"
+    name: str = ""
 
-    `allocation` is None while it has no devices. `reserved_for` are the kinds and names of the pods and PodGroups that
-    use it. A claim
-    that is `deleted` goes when they end, and no other pod can use it. kube-scheduler made one for the `extended`
-    resources of a pod.
-    """
 
-    key: str
-    spec: ClaimSpec
+class _Condition(Record, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class _AllocatedStatus(Record, frozen=True):
+    """What a driver says of a device that is allocated."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    conditions: tuple[_Condition, ...] | None = None
+
+
+class ClaimStatus(Record, frozen=True):
+    """The allocation of a claim, the consumers that it is reserved for, and the drivers' conditions of its devices."""
+
     allocation: Allocation | None = None
-    reserved_for: tuple[tuple[str, str], ...] = ()
-    deleted: bool = False
-    extended: bool = False
+    reserved_for: Annotated[tuple[_Consumer, ...], Meta(max_length=256)] | None = None
+    devices: tuple[_AllocatedStatus, ...] | None = None
 
 
-EXTENDED = "resource.kubernetes.io/extended-resource-claim"
-"""The annotation of such a claim (k8s.io/api resource/v1 types.go ExtendedResourceClaimAnnotation)."""
-MOST_REQUESTS = 32
-"""Requests of a claim, constraints of a claim, selectors of a request or class (k8s.io/api resource/v1 types.go
-DeviceRequestsMaxSize, DeviceConstraintsMaxSize, DeviceSelectorsMaxSize)."""
-MOST_ALTERNATIVES = 8
-MOST_TOLERATIONS = 16
-LONGEST_EXPRESSION = 10 << 10
-"""The same file: FirstAvailableDeviceRequestMaxSize, DeviceTolerationsMaxLength, CELSelectorExpressionMaxLength."""
-MOST_RESERVED = 256
-POD = "pod"
-POD_GROUP = "PodGroup"
-CONSUMERS = {"pods": POD, "podgroups": POD_GROUP}
-"""What uses a claim, by the resource of a consumer; a claim of a PodGroup serves all its members
-(kubernetes gate DRAWorkloadResourceClaims; resourceclaim.go BindTo)."""
+class _Annotations(Record, frozen=True):
+    extended: str | None = field(name=EXTENDED, default=None)
 
 
-def read_resource_claim(document: Mapping[str, Any]) -> ResourceClaim:
-    """Read a ResourceClaim.
-
-    Raises MalformedPod, OversizedPod, QuantityError.
-    """
-    metadata = member(document, "metadata", dict, "") or {}
-    status = member(document, "status", dict, "") or {}
-    consumers = (item for _, item in objects(status, "reservedFor", "status.", MOST_RESERVED))
-    return ResourceClaim(
-        key=_key(document),
-        spec=_spec(member(document, "spec", dict, "") or {}, "spec."),
-        allocation=_allocation(member(status, "allocation", dict, "status."), status),
-        reserved_for=tuple(
-            (CONSUMERS.get(resource := str(item.get("resource") or "pods"), resource), str(item.get("name") or ""))
-            for item in consumers
-        ),
-        deleted=metadata.get("deletionTimestamp") is not None,
-        extended=EXTENDED in (member(metadata, "annotations", dict, "metadata.") or {}),
-    )
+class _ClaimMetadata(Metadata, frozen=True):
+    namespace: str = "default"
+    deletion_timestamp: str | None = None
+    annotations: _Annotations | None = None
 
 
-def read_resource_claim_template(document: Mapping[str, Any]) -> ResourceClaim:
-    """Read a ResourceClaimTemplate, which has the spec of the claim inside its own spec.
+class ResourceClaim(KubeObject, frozen=True):
+    """A ResourceClaim."""
 
-    Raises MalformedPod, OversizedPod, QuantityError.
-    """
-    spec = member(document, "spec", dict, "") or {}
-    return ResourceClaim(_key(document), _spec(member(spec, "spec", dict, "spec.") or {}, "spec.spec."))
+    metadata: _ClaimMetadata = _ClaimMetadata()
+    spec: ClaimSpec = ClaimSpec()
+    status: ClaimStatus | None = None
 
+    @property
+    def key(self) -> str:
+        """The namespace/name."""
+        return f"{self.metadata.namespace}/{self.metadata.name}" if self.metadata.namespace else self.metadata.name
 
-def _key(document: Mapping[str, Any]) -> str:
-    metadata = member(document, "metadata", dict, "") or {}
-    name = member(metadata, "name", str, "metadata.") or ""
-    return f"{member(metadata, 'namespace', str, 'metadata.') or 'default'}/{name}"
+    @property
+    def allocation(self) -> Allocation | None:
+        """What is allocated; None while the claim has no devices."""
+        return self.status.allocation if self.status else None
 
+    @property
+    def reserved_for(self) -> tuple[tuple[str, str], ...]:
+        """The kinds and names of the pods and PodGroups that use the claim."""
+        consumers = (self.status.reserved_for if self.status else None) or ()
+        return tuple((CONSUMERS.get(one.resource, one.resource), one.name) for one in consumers)
 
-def _spec(spec: Mapping[str, Any], where: str) -> ClaimSpec:
-    devices = member(spec, "devices", dict, where) or {}
-    where += "devices."
-    requests = objects(devices, "requests", where, MOST_REQUESTS)
-    constraints = objects(devices, "constraints", where, MOST_REQUESTS)
-    return ClaimSpec(
-        tuple(tuple(_choices(item, f"{where}requests[{index}].")) for index, item in requests),
-        tuple(_constraint(item, f"{where}constraints[{index}].") for index, item in constraints),
-    )
+    @property
+    def deleted(self) -> bool:
+        """Whether the claim goes when its pods end, so that no other pod can use it."""
+        return self.metadata.deletion_timestamp is not None
 
+    @property
+    def extended(self) -> bool:
+        """Whether kube-scheduler made the claim for extended resources of a pod."""
+        return self.metadata.annotations is not None and self.metadata.annotations.extended is not None
 
-def _choices(item: Mapping[str, Any], where: str) -> Iterator[DeviceRequest]:
-    """Read the alternatives of a request in their order, or the one request that it is."""
-    name = member(item, "name", str, where) or ""
-    alternatives = list(objects(item, "firstAvailable", where, MOST_ALTERNATIVES))
-    for index, choice in alternatives:
-        inside = f"{where}firstAvailable[{index}]."
-        yield _request(choice, f"{name}/{member(choice, 'name', str, inside) or ''}", inside)
-    if not alternatives:
-        exactly = member(item, "exactly", dict, where)
-        yield _request(item, name, where) if exactly is None else _request(exactly, name, f"{where}exactly.")
+    def allocated(self, key: str, allocation: Allocation) -> "ResourceClaim":
+        """Return the claim under another namespace/name, with devices."""
+        return replace(claim_of(key, self.spec), status=ClaimStatus(allocation))
 
+    def conditions(self, result: Result) -> tuple[list[str], list[str]]:
+        """Name the binding conditions of a device that are not true yet, and its failure conditions that are.
 
-def _request(item: Mapping[str, Any], name: str, where: str) -> DeviceRequest:
-    """Read one request; the API server writes the defaults ExactCount and 1 where they are left out."""
-    count = member(item, "count", int, where)
-    capacity = member(item, "capacity", dict, where)
-    tolerations = objects(item, "tolerations", where, MOST_TOLERATIONS)
-    return DeviceRequest(
-        name=name,
-        device_class=intern(member(item, "deviceClassName", str, where) or ""),
-        selectors=tuple(read_selectors(item, where)),
-        mode=member(item, "allocationMode", str, where) or EXACT_COUNT,
-        count=1 if count is None else count,
-        tolerations=tuple(_toleration(toleration) for _, toleration in tolerations),
-        capacity=None if capacity is None else _requested_capacity(capacity, f"{where}capacity."),
-        admin_access=member(item, "adminAccess", bool, where) or False,
-    )
+        kube-scheduler does not bind the pod until the first are.
+        """
+        of_device = [one for one in (self.status and self.status.devices) or () if _id(one) == result.device]
+        true = {one.type for device in of_device for one in device.conditions or () if one.status == "True"}
+        waits_for = [name for name in result.binding_conditions if name not in true]
+        return waits_for, [name for name in result.binding_failure_conditions if name in true]
 
 
-def _requested_capacity(capacity: Mapping[str, Any], where: str) -> Mapping[str, Fraction]:
-    requests = member(capacity, "requests", dict, where) or {}
-    if len(requests) > MOST_ENTRIES:
-        raise OversizedPod(f"{where}requests: got {len(requests)} entries, wants at most {MOST_ENTRIES}")
-    return {name: quantity(amount, f"{where}requests[{name[:80]}]") for name, amount in requests.items()}
+def _id(device: _AllocatedStatus) -> DeviceID:
+    return device.driver, device.pool, device.device
 
 
-def read_selectors(parent: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Read the CEL expressions of a request or a class. Raises MalformedPod, OversizedPod."""
-    for index, selector in objects(parent, "selectors", where, MOST_REQUESTS):
-        inside = f"{where}selectors[{index}]."
-        cel = member(selector, "cel", dict, inside) or {}
-        expression = member(cel, "expression", str, f"{inside}cel.") or ""
-        if len(expression) > LONGEST_EXPRESSION:
-            raise OversizedPod(f"{inside}cel: got {len(expression)} characters, wants at most {LONGEST_EXPRESSION}")
-        yield intern(expression)
+class _TemplateSpec(Record, frozen=True):
+    spec: ClaimSpec = ClaimSpec()
 
 
-def _toleration(item: Mapping[str, Any]) -> DeviceToleration:
-    key, operator, value, effect = (
-        member(item, name, str, "tolerations.") or "" for name in ("key", "operator", "value", "effect")
-    )
-    return DeviceToleration(key, operator or "Equal", value, effect)
+class ResourceClaimTemplate(KubeObject, frozen=True):
+    """A ResourceClaimTemplate, which has the spec of the claim inside its own spec."""
+
+    metadata: _ClaimMetadata = _ClaimMetadata()
+    spec: _TemplateSpec = _TemplateSpec()
+
+    @property
+    def claim(self) -> ResourceClaim:
+        """A claim as the template makes them, under the template's name."""
+        return ResourceClaim(_ClaimMetadata(self.metadata.name, namespace=self.metadata.namespace), self.spec.spec)
 
 
-def _constraint(item: Mapping[str, Any], where: str) -> Constraint:
-    names = tuple(map(str, member(item, "requests", list, where) or ()))
-    distinct = member(item, "distinctAttribute", str, where)
-    return Constraint(distinct or member(item, "matchAttribute", str, where) or "", names, distinct is not None)
-
-
-def _allocation(allocation: Mapping[str, Any] | None, status: Mapping[str, Any]) -> Allocation | None:
-    if allocation is None:
-        return None
-    conditions = _device_conditions(status)
-    where = "status.allocation."
-    devices = member(allocation, "devices", dict, where) or {}
-    selector = member(allocation, "nodeSelector", dict, where)
-    results = objects(devices, "results", f"{where}devices.")
-    return Allocation(
-        tuple(_result(item, f"{where}devices.results[{index}].", conditions) for index, item in results),
-        None if selector is None else NodeSelection(terms=read_terms(selector)),
-    )
-
-
-def _device_conditions(status: Mapping[str, Any]) -> Mapping[DeviceID, frozenset[str]]:
-    """Read the conditions that drivers report as true, by device."""
-    found = {}
-    for index, item in objects(status, "devices", "status."):
-        where = f"status.devices[{index}]."
-        driver, pool, device = (member(item, name, str, where) or "" for name in ("driver", "pool", "device"))
-        conditions = [one for _, one in objects(item, "conditions", where) if one.get("status") == "True"]
-        found[driver, pool, device] = frozenset(str(one.get("type")) for one in conditions)
-    return found
-
-
-def _result(item: Mapping[str, Any], where: str, conditions: Mapping[DeviceID, frozenset[str]]) -> Result:
-    """Read one device; it is shared if it has a share ID, whether or not it consumes capacity."""
-    request, driver, pool, device = (
-        intern(member(item, name, str, where) or "") for name in ("request", "driver", "pool", "device")
-    )
-    consumed = member(item, "consumedCapacity", dict, where) or {}
-    amounts = {name: quantity(amount, f"{where}consumedCapacity") for name, amount in consumed.items()}
-    admin_access = member(item, "adminAccess", bool, where) or False
-    true = conditions.get((driver, pool, device), frozenset())
-    names = ("bindingConditions", "bindingFailureConditions")
-    waits_for, failed = (tuple(map(str, member(item, name, list, where) or ())) for name in names)
-    return Result(
-        request,
-        (driver, pool, device),
-        admin_access,
-        amounts if item.get("shareID") else None,
-        tuple(name for name in waits_for if name not in true),
-        tuple(name for name in failed if name in true),
-    )
+def claim_of(key: str, spec: ClaimSpec) -> ResourceClaim:
+    """Make a claim of its namespace/name and what it asks."""
+    namespace, _, name = key.rpartition("/")
+    return ResourceClaim(_ClaimMetadata(name, namespace=namespace), spec)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from app.knowledge.dcgm import GPUCondition
 from app.knowledge.reported_faults import guessed_meaning
 from app.knowledge.tables import Knowledge
-from app.kube.objects import NodeCondition, NodeObject
+from app.kube.objects import NodeObject, ObjectCondition
 
 MOST_CONDITIONS = 16
 """Conditions that are kept of one node, in the order of their types. A guess; publishers report a few at a time."""
@@ -24,7 +24,7 @@ LONGEST_CONDITION_TEXT = 256
 
 
 LONGEST_TYPE = 316
-"""Characters of the type of a condition (apimachinery meta/v1 types.go Condition.type, MaxLength)."""
+"""Characters of the type of a condition (apimachinery meta/v1 types.go ObjectCondition.type, MaxLength)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class BadCondition:
         return f"{self.meaning}, as {self.publisher} says" if self.publisher else self.meaning
 
 
-def read_bad_conditions(conditions: Iterable[NodeCondition], knowledge: Knowledge) -> tuple[BadCondition, ...]:
+def read_bad_conditions(conditions: Iterable[ObjectCondition], knowledge: Knowledge) -> tuple[BadCondition, ...]:
     """Read the conditions of a node's status that report a fault, by type; of equal types the last counts.
 
     A heartbeat does not change what is returned, as it has no times.

@@ -8,11 +8,11 @@ of the layout before. A kubelet that refuses a pod after a change tells of devic
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from app.knowledge.mig_profiles import nominal_size, profile_in_layout, profile_of
 from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import FAILED, FinishedPod, failure_of
+from app.kube.pod_object import PodObject
 from app.nodes.conditions import (
     MIG_CAPABLE,
     MIG_CONFIG,
@@ -24,7 +24,6 @@ from app.nodes.conditions import (
     PRODUCT,
 )
 from app.nodes.model import Node, NodeClass
-from app.values.json_members import member
 
 AT_WORK = "pending"
 """The state that a pause of the device plugin implies, because MIG_STATE may not be updated yet."""
@@ -131,12 +130,8 @@ def explained_by_node(pod: FinishedPod, node: Node | None) -> FinishedPod:
     return pod.because(f"the device plugin has withdrawn {withdrawn} on that node")
 
 
-def node_that_gives_one_unit(document: Mapping[str, Any], knowledge: Knowledge) -> str | None:
-    """Name the node whose device plugin refused several units of a shared GPU to a pod; None for any other pod.
-
-    Raises MalformedPod.
-    """
-    status = document.get("status")
-    if not isinstance(status, dict) or status.get("phase") != FAILED or not failure_of(status, knowledge).one_unit:
+def node_that_gives_one_unit(pod: PodObject, knowledge: Knowledge) -> str | None:
+    """Name the node whose device plugin refused several units of a shared GPU to a pod; None for any other pod."""
+    if pod.status.phase != FAILED or not failure_of(pod, knowledge).one_unit:
         return None
-    return member(member(document, "spec", dict, "") or {}, "nodeName", str, "spec.") or None
+    return pod.spec.node_name or None

@@ -15,7 +15,8 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.kube.device_classes import DeviceClass
-from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, distinct_devices, shared_facts
+from app.kube.device_models import NVIDIA_DRIVER, DeviceModel
+from app.kube.devices import Device
 from app.kube.objects import NodeObject
 from app.kube.pod_requests import read_amounts
 from app.kube.records import read_record
@@ -113,9 +114,7 @@ def _withdrawn_elsewhere(
     return tuple((name, all_ - left.get(name, 0), all_) for name, all_ in amounts if all_ > left.get(name, 0))
 
 
-def with_devices(
-    node: Node, devices: Iterable[DeviceFacts], serving: Iterable[DeviceClass], knowledge: Knowledge
-) -> Node:
+def with_devices(node: Node, devices: Iterable[Device], serving: Iterable[DeviceClass], knowledge: Knowledge) -> Node:
     """Replace facts about a node by those of its DRA devices; facts that these lack stay as labelled.
 
     `serving` are the DeviceClasses that serve an extended resource. Those of them count that serve a resource of the
@@ -127,6 +126,7 @@ def with_devices(
     all_devices = tuple(devices)
     if not all_devices:
         return node
+    models = frozenset([device.model for device in all_devices])
     of_plugin = {resource for resource, amount in node.node_class.offered if amount > 0}
     served = frozenset(
         device_class.extended_resource
@@ -135,37 +135,41 @@ def with_devices(
         and device_class.extended_resource not in of_plugin
         and (family := knowledge.families.of(device_class.extended_resource)) is not None
         and NVIDIA_DRIVER in family.device_classes
-        and any(map(device_class.selects, all_devices))
+        and any(map(device_class.selects, models))
     )
     if of_plugin:
         with_served = replace(node.node_class, dra_resources=served)
         return replace(node, node_class=with_served, free=replace(node.free, uncounted=served)) if served else node
-    sliced = all(device.mig_profile for device in all_devices)
-    usable = {device.gpu for device in all_devices if not device.tainted}
-    tainted_gpus = len({device.gpu for device in all_devices} - usable)
-    profiles = frozenset([device.mig_profile for device in all_devices if device.mig_profile])
+    tainted = {device.gpu for device in all_devices if device.taints and device.tainted}
+    usable = {device.gpu for device in all_devices if not device.tainted} if tainted else {""}
+    tainted_gpus = len(tainted - usable)
+    untainted = frozenset([device.model for device in all_devices if not device.tainted]) if tainted else models
     node_class = _class_with_devices(
-        node.node_class, distinct_devices(all_devices), served, bool(usable), tainted_gpus, profiles, sliced, knowledge
+        node.node_class, models, untainted or models, served, bool(usable), tainted_gpus, knowledge
     )
-    return replace(node, node_class=node_class, free=replace(node.free, uncounted=served))
+    free = node.free if node.free.uncounted == served else replace(node.free, uncounted=served)
+    return replace(node, node_class=node_class, free=free)
 
 
 @lru_cache(maxsize=NODE_CLASSES_KEPT)
 def _class_with_devices(
     node_class: NodeClass,
-    distinct: tuple[DeviceFacts, ...],
+    models: frozenset[DeviceModel],
+    untainted: frozenset[DeviceModel],
     served: frozenset[str],
     usable: bool,
     tainted_gpus: int,
-    profiles: frozenset[str],
-    sliced: bool,
     knowledge: Knowledge,
 ) -> NodeClass:
-    """Replace the facts of a class by those of devices, once for all nodes that are alike."""
+    """Replace the facts of a class by those of devices, once for all nodes that are alike.
+
+    `untainted` are the models whose facts count: those without a taint, or all where each device has one. MIG slices
+    add no facts where there are whole GPUs.
+    """
     node_class = replace(
         node_class,
-        sharing=Sharing.MIG if sliced else Sharing.Exclusive,
-        dra_profiles=profiles,
+        sharing=Sharing.MIG if all(model.mig_profile for model in models) else Sharing.Exclusive,
+        dra_profiles=frozenset([model.mig_profile for model in models if model.mig_profile]),
         budgets=(),
         count_doubt=None,
         promises=(),
@@ -177,29 +181,32 @@ def _class_with_devices(
         dra_resources=served if usable else frozenset(),
         claims_only=NVIDIA_DOMAIN,
     )
-    variants = tuple(_with_device_facts(node_class, device, knowledge) for device in distinct)
+    whole = [model for model in untainted if not model.mig_profile]
+    different = sorted({model.facts for model in whole or untainted}, key=repr)
+    variants = tuple(_with_device_facts(node_class, DeviceModel(*facts), knowledge) for facts in different)
     if len(variants) == 1:
         return variants[0]
-    shared = _with_device_facts(node_class, shared_facts(distinct), knowledge)
+    facts_of_all: list[Any] = [_same(values) for values in zip(*different, strict=True)]
+    shared = _with_device_facts(node_class, DeviceModel(*facts_of_all), knowledge)
     return replace(shared, product=_same(variant.product for variant in variants), device_variants=variants)
 
 
 def with_other_devices(
-    node: Node, by_driver: Mapping[str, Sequence[DeviceFacts]], serving: Iterable[DeviceClass], knowledge: Knowledge
+    node: Node, by_driver: Mapping[str, Sequence[Device]], serving: Iterable[DeviceClass], knowledge: Knowledge
 ) -> Node:
     """Add what the DRA devices of another vendor have in common, where no device plugin offers the node's GPUs.
 
     `serving` are the DeviceClasses that serve an extended resource and may take a device of the node.
     """
     family = next(filter(None, map(knowledge.families.of_device_class, by_driver)), None)
-    devices = [device for of_driver in by_driver.values() for device in of_driver]
+    models = {device.model for of_driver in by_driver.values() for device in of_driver}
     facts = node.node_class
     if family is None or facts.uses_device_plugin or facts.dra_resources:
         return node
     resources = (device_class.extended_resource for device_class in serving)
     served = frozenset(name for name in resources if name and knowledge.families.of(name) is family)
-    products = {normal_form(device.label) for device in devices if device.label}
-    partitions = {device.partition for device in devices if device.partition}
+    products = {normal_form(model.label) for model in models if model.label}
+    partitions = {model.partition for model in models if model.partition}
     labels = next((row for row in knowledge.clouds.vendors if row.family == family.name), None)
     is_part = labels is not None and bool(partitions) and all(map(labels.is_partition, partitions))
     node_class = replace(
@@ -210,8 +217,8 @@ def with_other_devices(
         dra_resources=served,
         claims_only=f"{family.whole.partition('/')[0]}/",
         product=products.pop() if len(products) == 1 else facts.product,
-        memory_mib=_same(device.memory_mib for device in devices) or facts.memory_mib,
-        driver=_same(device.driver for device in devices) or facts.driver,
+        memory_mib=_same(model.memory_mib for model in models) or facts.memory_mib,
+        driver=_same(model.driver for model in models) or facts.driver,
         cuda=None,
         sharing=Sharing.Part if is_part else facts.sharing,
     )
@@ -225,7 +232,7 @@ def _same(facts: Iterable[Fact | None]) -> Fact | None:
 
 
 def class_of_device(
-    node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge, is_share: bool = False
+    node_class: NodeClass, model: DeviceModel, knowledge: Knowledge, is_share: bool = False
 ) -> NodeClass:
     """Give the class as it would be with devices of one kind alone, for a claim that gets such devices, or shares."""
     alone = replace(
@@ -233,30 +240,30 @@ def class_of_device(
         device_variants=(),
         claimable=(),
         by_claim=True,
-        sharing=Sharing.Share if is_share else Sharing.MIG if device.mig_profile else Sharing.Exclusive,
-        dra_profiles=frozenset((device.mig_profile,)) if device.mig_profile else frozenset(),
+        sharing=Sharing.Share if is_share else Sharing.MIG if model.mig_profile else Sharing.Exclusive,
+        dra_profiles=frozenset((model.mig_profile,)) if model.mig_profile else frozenset(),
         count_doubt=None,
         memory_at_most=None,
     )
-    return _with_device_facts(alone, device, knowledge)
+    return _with_device_facts(alone, model, knowledge)
 
 
-def _with_device_facts(node_class: NodeClass, device: DeviceFacts, knowledge: Knowledge) -> NodeClass:
+def _with_device_facts(node_class: NodeClass, model: DeviceModel, knowledge: Knowledge) -> NodeClass:
     """Replace facts by those of a device; a fact that it lacks is that of its driver or product, or else the node's."""
-    row = knowledge.products.find(device.label) if device.label else None
-    reported_cuda = device.cuda or knowledge.cuda.highest_cuda(device.driver)
-    capability = device.compute_capability or (row and row.compute_capability)
-    whole_gpu = row if not device.mig_profile else None
+    row = knowledge.products.find(model.label) if model.label else None
+    reported_cuda = model.cuda or knowledge.cuda.highest_cuda(model.driver)
+    capability = model.compute_capability or (row and row.compute_capability)
+    whole_gpu = row if not model.mig_profile else None
     is_part = row is not None and row.milli < WHOLE_MILLI and node_class.sharing in UNSHARED
     return replace(
         node_class,
         sharing=Sharing.Part if is_part else node_class.sharing,
-        product=normal_form(device.label) if device.label else node_class.product,
-        driver=device.driver or node_class.driver,
+        product=normal_form(model.label) if model.label else node_class.product,
+        driver=model.driver or node_class.driver,
         cuda=reported_cuda or node_class.cuda,
         compute_capability=capability or node_class.compute_capability,
-        memory_mib=device.memory_mib or (whole_gpu and whole_gpu.memory_mib) or node_class.memory_mib,
-        mig_profile=device.mig_profile,
+        memory_mib=model.memory_mib or (whole_gpu and whole_gpu.memory_mib) or node_class.memory_mib,
+        mig_profile=model.mig_profile,
         nvlink=row.nvlink if row else node_class.nvlink,
         form_factor=row.form_factor if row else node_class.form_factor,
         datacenter=row.datacenter if row else node_class.datacenter,

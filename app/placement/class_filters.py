@@ -173,7 +173,7 @@ def image_for_machine(demand: Demand, node: NodeClass) -> Reason | None:
 
 def driver_new_enough(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a driver on which the CUDA of a container does not start (knowledge/cuda_compatibility.py)."""
-    for need in demand.cuda_on(node.architecture):
+    for need in demand.cuda:
         if not node.runs_cuda:
             return reason(Code.GPUWithoutCUDA, "GPU of a vendor without CUDA", f"CUDA {show_version(need.cuda)}")
         if node.driver is None:
@@ -225,7 +225,7 @@ def _sufficient_drivers(demand: Demand, need: CUDANeed, node: NodeClass) -> str:
 
 def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a GPU whose compute capability is less than the pod or its image needs."""
-    minimums = [demand.compute_capability, *(need.capability_floor for need in demand.cuda_on(node.architecture))]
+    minimums = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
     floor = max((minimum for minimum in minimums if minimum is not None), default=None)
     if floor is None:
         return None
@@ -242,7 +242,7 @@ def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | None:
     """Find a need by an image whose toolkit generates no machine code for the node's GPU; None where there is none."""
     if node.compute_capability is None:
         return None
-    needs = (*demand.cuda_on(node.architecture), *demand.preferred_cuda)
+    needs = (*demand.cuda, *demand.preferred_cuda)
     return next(
         (need for need in needs if need.targets is not None and node.compute_capability not in need.targets), None
     )
@@ -263,7 +263,7 @@ def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
     A GPU newer than the toolkit can run PTX. Whether the image contains PTX is unknown, so that a penalty lowers
     the score of such a node.
     """
-    for need in demand.cuda_on(node.architecture):
+    for need in demand.cuda:
         if node.compute_capability is None and need.unsupported and demand.refuse_unknown:
             return reason(Code.GPUFactsMissing, "compute capability unknown", "one that the image's toolkit supports")
         if node.compute_capability in need.unsupported:

@@ -161,7 +161,7 @@ def product_preference(demand: Demand, node: Node) -> float:
 
 def driver_headroom(demand: Demand, node: Node) -> float:
     """Prefer a driver that runs the image natively, then by minor-version, then by forward compatibility."""
-    needs = (*demand.cuda_on(node.node_class.architecture), *demand.preferred_cuda)
+    needs = (*demand.cuda, *demand.preferred_cuda)
     if not needs:
         return 1.0
     return min(_headroom(need, node) for need in needs)
@@ -328,7 +328,7 @@ def image_for_other_machine(demand: Demand, node: NodeClass) -> int:
 
 def cuda_compat_uncertain(demand: Demand, node: NodeClass) -> bool:
     """Tell whether an image starts only by a cuda-compat package of which nothing shows that it is loaded."""
-    needs = (*demand.cuda_on(node.architecture), *demand.preferred_cuda)
+    needs = (*demand.cuda, *demand.preferred_cuda)
     return node.driver is not None and any(
         need.forward_depends and judge_driver(need, node.host) is Compatibility.Forward for need in needs
     )

@@ -117,7 +117,7 @@ UNUSED_CPU = 0.1
 """The weight of CPU beyond the need of the free GPUs, in the GPUs that it could serve, so that pods with much CPU go
 where it is plentiful. With values from 0 to 0.2 the allocated GPUs are within 0.2 percentage points."""
 EXPECTED_DEMANDS_KEPT = 16
-"""Expected demands in the cache; few exist at a time."""
+"""Expected demands in a cache: few exist at a time, and a number of pods that goes up and down needs them again."""
 
 
 class WasteByCPU:

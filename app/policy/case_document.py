@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from app.kube.pods import read_pod
 from app.policy.document import YAMLPath, read_documents
 from app.policy.problems import NAMESPACE_NAME, describe_error, located, namespace_problem, similar_choice
+from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError
 from app.values.reasons import Code
 
@@ -87,7 +88,7 @@ def read_case(file: str, text: str) -> Case:
 
     Raises PolicyError with file:line:column.
     """
-    documents = read_documents(file, text)
+    documents = finish(read_documents(file, text))
     if len(documents) != 1:
         raise PolicyError((f"{file}:1:1: got {len(documents)} documents, wants one case",))
     try:

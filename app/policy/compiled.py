@@ -23,6 +23,9 @@ class PodSelection:
     pod: tuple[Requirement, ...] | None
 
 
+EVERY_POD = PodSelection(None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledPolicy:
     """One compiled policy.

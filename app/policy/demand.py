@@ -177,10 +177,6 @@ class Demand(HashedOnce):
         """Compute what each call of the scheduler asks several times."""
         object.__setattr__(self, "requests_gpus", bool(self.resources or self.claims))
 
-    def cuda_on(self, architecture: str | None) -> tuple[CUDANeed, ...]:
-        """List the CUDA needs on a node with this CPU architecture; those of one architecture alone only there."""
-        return tuple(need for need in self.cuda if not need.architecture or need.architecture == architecture)
-
     @property
     def label_keys(self) -> tuple[str, ...]:
         """List the node labels on which the pod has requirements."""

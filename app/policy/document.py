@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from app.values.computations import finish
 from app.values.errors import PolicyError
 
 LARGEST_POLICY_BYTES = 1 << 20
@@ -66,20 +65,13 @@ class Document:
         return f"{self.file}:{line}:{column}"
 
 
-def read_documents(file: str, text: str, most_values: int = MOST_YAML_VALUES) -> tuple[Document, ...]:
-    """Read all documents of a YAML text, of which each may have `most_values` values.
-
-    Raises PolicyError with all problems, each as `file:line:column: problem, remedy`.
-    """
-    return finish(document_steps(file, text, most_values))
-
-
-def document_steps(
+def read_documents(
     file: str, text: str, most_values: int = MOST_YAML_VALUES
 ) -> Generator[None, None, tuple[Document, ...]]:
-    """Read as read_documents does, in steps: first checks of STEP_VALUES values each, then one document in each step.
+    """Read all documents of a YAML text, of which each may have `most_values` values.
 
-    Raises PolicyError.
+    The first steps check STEP_VALUES values each, then each reads one document. Raises PolicyError with all problems,
+    each as `file:line:column: problem, remedy`.
     """
     _check_length(file, text)
     try:

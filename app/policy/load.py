@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet, policy_set_hash
-from app.policy.document import Document, YAMLPath, check_object_values, document_steps
+from app.policy.document import Document, YAMLPath, check_object_values, read_documents
 from app.policy.fields import LabelSelector, Merge, merge_rules
 from app.policy.problems import (
     describe_error,
@@ -24,7 +24,6 @@ from app.policy.problems import (
     version_problems,
 )
 from app.policy.schema import GROUP, GPUPolicy, Rule, Spec
-from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError
 from app.values.label_requirements import Requirement, disjoint, selector_requirements
 
@@ -128,30 +127,18 @@ def load_policies(
     knowledge: Knowledge,
     fallback: CompiledPolicy | None = None,
     objects: Mapping[str, Mapping[str, Any]] | None = None,
-) -> PolicySet:
-    """Load all texts, by file name, and then all objects; `fallback` is the policy for pods that none of them matches.
-
-    If two policies have one name, the error is reported on the later one.
-    Raises PolicyError with all problems of all sources.
-    """
-    return finish(load_steps(texts, objects or {}, knowledge, fallback, {}))
-
-
-def load_steps(
-    texts: Mapping[str, str],
-    objects: Mapping[str, Mapping[str, Any]],
-    knowledge: Knowledge,
-    fallback: CompiledPolicy | None,
-    cache: dict[str, tuple[Source, ReadSource]],
+    cache: dict[str, tuple[Source, ReadSource]] | None = None,
 ) -> Generator[None, None, PolicySet]:
-    """Load as load_policies does, in steps of at most about 30 ms.
+    """Load all texts, by file name, and then all objects, in steps of at most about 30 ms.
 
-    `cache` holds the sources of earlier calls with their results. A source that has not changed is not read again, and
-    others are added. Raises PolicyError.
+    `fallback` is the policy for pods that none of them matches. `cache` holds the sources of earlier calls with their
+    results. A source that has not changed is not read again, and others are added. If two policies have one name, the
+    error is reported on the later one. Raises PolicyError with all problems of all sources.
     """
+    cache = {} if cache is None else cache
     problems: list[str] = []
     policies: list[CompiledPolicy] = []
-    sources: dict[str, Source] = {**texts, **objects}
+    sources: dict[str, Source] = {**texts, **(objects or {})}
     for name, source in sources.items():
         if name not in cache or cache[name][0] != source:
             cache[name] = source, (yield from _read(name, source, knowledge))
@@ -175,7 +162,7 @@ def _read(name: str, source: Source, knowledge: Knowledge) -> Generator[None, No
         if not isinstance(source, str):
             check_object_values(name, source, MOST_POLICY_VALUES)
             return (_policy(Document(name, source, {}, {}), knowledge),)
-        documents = yield from document_steps(name, source, MOST_POLICY_VALUES)
+        documents = yield from read_documents(name, source, MOST_POLICY_VALUES)
     except PolicyError as error:
         return error
     policies: list[CompiledPolicy] = []

@@ -119,19 +119,20 @@ def ruling_for(
     them as to those that it requests as resources.
     """
     sources = _sources(pod, namespace_labels, policy_set, knowledge, claimed)
-    applied, enforced = sources.applied, sources.source_needs(Action.Enforce)
+    applied, needs = sources.applied, sources.source_needs(Action.Enforce)
+    enforced = merge_admission(applied, Action.Enforce)
     return Ruling(
         policies=tuple(policy.name for policy in applied),
         policy_hash=policy_set.hash,
         demand=sources.demand(),
-        enforced=merge_admission(applied, Action.Enforce),
-        warned=merge_admission(applied, Action.Warn),
-        audited=merge_admission(applied, Action.Audit),
-        conflicts=tuple(_conflicts(enforced, knowledge)),
+        enforced=enforced,
+        warned=merge_admission(applied, Action.Warn, enforced),
+        audited=merge_admission(applied, Action.Audit, enforced),
+        conflicts=tuple(_conflicts(needs, knowledge)),
         invalid=sources.invalid(),
         warnings=sources.annotated.warnings,
         unknown_products=sources.annotated.unknown_products,
-        origins=tuple(_origins(enforced, applied)),
+        origins=tuple(_origins(needs, applied)),
         claimed=claimed,
     )
 

@@ -2,7 +2,7 @@
 """Merging the admission blocks of all policies that apply, field by field (docs/reference/policy.md#merge)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -74,12 +74,13 @@ class AdmissionRules:
         return reason(Code.TooManyGPUs, f"asks for {units + (claimed or 0)} GPUs{by_whom}; {most}")
 
 
-RULES = tuple(rule.name for rule in fields(AdmissionRules) if rule.compare)
-"""The fields that decide: all but `set_by`."""
+def merge_admission(
+    applied: list[AppliedPolicy], level: Action, stricter: AdmissionRules | None = None
+) -> AdmissionRules:
+    """Merge the admission blocks of the policies whose rules have the action `level` or a stricter one.
 
-
-def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRules:
-    """Merge the admission blocks of the policies whose rules have the action `level` or a stricter one."""
+    What the rules of a `stricter` level say already is said by the policies that are named there.
+    """
 
     def parts(rule: Rule, name: str) -> list[Any]:
         values = (getattr(policy.spec.admission, name) for policy in applied if policy.applies(rule, level))
@@ -128,7 +129,10 @@ def merge_admission(applied: list[AppliedPolicy], level: Action) -> AdmissionRul
         idle=_joined(parts(Rule.Idle, "idle"), None),
         override=frozenset(_overriding_fields(applied, level)),
     )
-    return replace(rules, set_by=dict(_setters(applied, level, rules)))
+    setters = dict(_setters(applied, level, rules))
+    if stricter is not None:
+        setters |= {name: by for name, by in stricter.set_by.items() if getattr(stricter, name) == getattr(rules, name)}
+    return replace(rules, set_by=setters)
 
 
 NAMED = (

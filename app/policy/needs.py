@@ -28,11 +28,10 @@ from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolki
 from app.knowledge.image_configs import (
     COMPAT_PACKAGE,
     CUDA_VERSION,
-    Environment,
+    DISABLE,
+    TRUE,
     cuda_version,
-    is_lifted,
     is_requirement,
-    merged_environment,
     requirement_of,
 )
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
@@ -98,53 +97,39 @@ def container_needs(
 ) -> Iterator[tuple[CUDANeed, bool]]:
     """List the need of each container for which there is evidence, and whether it is required or only preferred."""
     for container in containers:
-        for architecture, variables in container.facts.by_architecture() if container.facts else (("", ()),):
-            for need, required in _needs_of(container, variables, rows, from_image, knowledge):
-                where = f", on {architecture}" if architecture else ""
-                yield replace(need, architecture=architecture, evidence=need.evidence + where), required
+        environment = dict(container.facts.variables if container.facts else ()) | dict(container.env)
+        if container.facts is None:
+            environment.pop(CUDA_VERSION, None)  # without the image it is not known whether a requirement replaces it
+        lifted = environment.get(DISABLE) in TRUE
+        expression = () if lifted else requirement_of(environment)
+        row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
+        inferred = knowledge.images.infer(container.image) if from_image else None
+        if expression and any(value and is_requirement(name) for name, value in container.env):
+            yield _environment_need(container, expression, knowledge, "environment"), True
+        elif row is not None:
+            evidence = f"container {container.name}: image table of policy {row.policy}"
+            yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
+        elif from_image and container.facts and (cuda := cuda_version(environment)):
+            carried = _carried(cuda, inferred, expression if COMPAT_PACKAGE in environment else None)
+            need = _image_need(carried, container, knowledge, lifted, "image's config,")
+            yield replace(need, requirement=expression), not lifted
+        elif from_image and expression:
+            yield _environment_need(container, expression, knowledge, "image's config,"), True
+        elif inferred is not None:
+            yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
 
 
-def _needs_of(
-    container: Container, variables: Environment, rows: tuple[ImageRow, ...], from_image: bool, knowledge: Knowledge
-) -> Iterator[tuple[CUDANeed, bool]]:
-    """Give the need of a container by the first evidence in the table above. `variables` are those of its image."""
-    environment = merged_environment(variables, container.env)
-    if container.facts is None:
-        environment.pop(
-            CUDA_VERSION, None
-        )  # it counts only if the image, which is not known, has no NVIDIA_REQUIRE_CUDA
-    lifted, expression = is_lifted(environment), requirement_of(environment)
-    row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
-    inferred = knowledge.images.infer(container.image) if from_image else None
-    if expression and not lifted and any(value and is_requirement(name) for name, value in container.env):
-        yield _environment_need(container, expression, knowledge, "environment"), True
-    elif row is not None:
-        evidence = f"container {container.name}: image table of policy {row.policy}"
-        yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
-    elif from_image and container.facts and (cuda := cuda_version(environment)):
-        known = _carried(cuda, inferred, environment, expression)
-        need = _image_need(known, container, knowledge, lifted, "image's config,")
-        yield replace(need, requirement=() if lifted else expression), not lifted
-    elif from_image and expression and not lifted:
-        yield _environment_need(container, expression, knowledge, "image's config,"), True
-    elif inferred is not None:
-        yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
+def _carried(cuda: Version, inferred: ImageCUDA | None, compat_for: RequireExpression | None) -> ImageCUDA:
+    """Describe an image by its config, with what the tables know besides of an image of the same CUDA X.Y.
 
-
-def _carried(
-    cuda: Version, inferred: ImageCUDA | None, environment: Mapping[str, str | None], expression: RequireExpression
-) -> ImageCUDA:
-    """Describe an image by its config, with what the tables know besides of an image of the same CUDA X.Y."""
+    `compat_for` is its requirement if it carries a cuda-compat package, for the branches that this names.
+    """
     same = inferred is not None and major_minor(inferred.cuda) == major_minor(cuda)
     known = inferred if inferred is not None and same else ImageCUDA(cuda, True, "")
-    return replace(
-        known,
-        cuda=cuda,
-        evidence=f"CUDA {show_version(cuda)}",
-        requires=None,
-        carries_compat=known.carries_compat or bool(environment.get(COMPAT_PACKAGE)),
-        forward=known.forward or (named_branches(expression) if environment.get(COMPAT_PACKAGE) else ()),
-    )
+    known = replace(known, cuda=cuda, evidence=f"CUDA {show_version(cuda)}", requires=None)
+    if compat_for is None:
+        return known
+    return replace(known, carries_compat=True, forward=known.forward or named_branches(compat_for))
 
 
 def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
@@ -159,10 +144,10 @@ def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> 
 
 def _platforms_of(container: Container, knowledge: Knowledge) -> Iterator[ImagePlatform]:
     """Give the platform of an image: as its index says, and otherwise, or for one kind of board, as its name does."""
-    named = knowledge.images.platform(container.image)
-    if container.facts is not None and (architecture := container.facts.architecture()):
-        yield ImagePlatform(architecture, None, True, "image's config")
-    if named is not None and (container.facts is None or (named.products is not None and named.required)):
+    named, facts = knowledge.images.platform(container.image), container.facts
+    if facts is not None and len(facts.architectures) == 1:
+        yield ImagePlatform(facts.architectures[0], None, True, "image's config")
+    if named is not None and (facts is None or (named.products is not None and named.required)):
         yield named
 
 

@@ -19,13 +19,14 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from app.knowledge.reported_faults import SchedulerFinding
+from app.kube.pod_object import DEFAULT_SCHEDULER
 from app.policy.document import Document, YAMLPath, read_documents
 from app.schedulerconfig.write import EXTENDER_WEIGHT, OTHER_PODS, OWN_NAME, TIMEOUT_SECONDS
+from app.values.computations import finish
 from app.values.errors import KnowledgeError, PolicyError
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 from app.values.quantity import parse_seconds
 
-DEFAULT_NAME = "default-scheduler"
 """The schedulerName of a profile that sets none (pkg/scheduler/apis/config/v1)."""
 SPREADING = "PodTopologySpread"
 POINTS = ("preFilter", "filter", "preScore", "score")
@@ -34,7 +35,7 @@ POINTS = ("preFilter", "filter", "preScore", "score")
 
 def profile_names(value: Mapping[str, Any]) -> tuple[str, ...]:
     """List the schedulerNames of a configuration, in its order."""
-    return tuple(str(profile.get("schedulerName") or DEFAULT_NAME) for profile in value.get("profiles") or [{}])
+    return tuple(str(profile.get("schedulerName") or DEFAULT_SCHEDULER) for profile in value.get("profiles") or [{}])
 
 
 def batchable_profiles(value: Mapping[str, Any]) -> tuple[str, ...]:
@@ -87,7 +88,7 @@ _TYPES = {
     **dict.fromkeys(("extenders", "profiles", "managedResources", "pluginConfig", "enabled", "disabled"), list),
     **dict.fromkeys(("leaderElection", "tlsConfig", "plugins", "multiPoint", *POINTS), dict),
 }
-ROUTES = ("/scheduler", f"/scheduler/{OTHER_PODS}")
+EXTENDER_ROUTES = ("/scheduler", f"/scheduler/{OTHER_PODS}")
 SMALLEST_SHARE_PERCENT = 5
 """kube-scheduler's own sample is max(5, 50 - nodes / 125) % of the nodes (docs/reference/control-plane.md#sampling)."""
 PACKING = ("MostAllocated", "RequestedToCapacityRatio")
@@ -140,7 +141,7 @@ def verify(
 
     Raises PolicyError where the text is not YAML, or not one document.
     """
-    documents = read_documents(file, text)
+    documents = finish(read_documents(file, text))
     if len(documents) != 1:
         raise PolicyError((f"{file}:1:1: got {len(documents)} YAML documents, wants one KubeSchedulerConfiguration",))
     document = documents[0]
@@ -206,7 +207,7 @@ def batching_line(text: str) -> str:
 def _configuration(text: str) -> Mapping[str, Any]:
     """Read a configuration; empty for a text that is none."""
     try:
-        [document] = read_documents("configuration", text)
+        [document] = finish(read_documents("configuration", text))
     except (PolicyError, ValueError):
         return {}
     value = document.value if isinstance(document.value, dict) else {}
@@ -254,7 +255,7 @@ def _url(extender: Mapping[str, Any]) -> str:
 
 def _is_ours(extender: Mapping[str, Any]) -> bool:
     url = _url(extender)
-    return url.endswith(ROUTES) or "gpu-usher" in url
+    return url.endswith(EXTENDER_ROUTES) or "gpu-usher" in url
 
 
 def _is_for_other_pods(extender: Mapping[str, Any]) -> bool:
@@ -320,7 +321,7 @@ def small_share(percentage: Any, _: Mapping[str, Any], file: CheckedFile) -> obj
 def takes_clusters_lease(election: Any, _: Mapping[str, Any], file: CheckedFile) -> object:
     """Tell whether another scheduler takes turns with the cluster's own."""
     elects = (election or {}).get("leaderElect") is not False
-    return elects and not file.own_lease and DEFAULT_NAME not in profile_names(file.value)
+    return elects and not file.own_lease and DEFAULT_SCHEDULER not in profile_names(file.value)
 
 
 def unbatched(extenders: Any, _: Mapping[str, Any], file: CheckedFile) -> object:
@@ -333,14 +334,14 @@ def unnamed_profiles(_: Any, __: Mapping[str, Any], file: CheckedFile) -> object
     """Name the schedulers of policies of which no profile has a name; without policies, ours where it is misspelt."""
     names = profile_names(file.value)
     misspelt = any(get_close_matches(name, [OWN_NAME], 1, 0.8) for name in names)
-    named = file.named - {DEFAULT_NAME} if file.named else frozenset((OWN_NAME,) if misspelt else ())
+    named = file.named - {DEFAULT_SCHEDULER} if file.named else frozenset((OWN_NAME,) if misspelt else ())
     return named.isdisjoint(names) and " or ".join(sorted(named))
 
 
 CHECKS: Mapping[str, Callable[[Any, Mapping[str, Any], CheckedFile], object]] = {
     "absent": lambda verb, _, __: verb is None,
     "unencrypted": unencrypted,
-    "no_route": lambda _, fields, __: not _url(fields).endswith(ROUTES),
+    "no_route": lambda _, fields, __: not _url(fields).endswith(EXTENDER_ROUTES),
     "unverified": unverified,
     "too_long": too_long,
     "no_weight": lambda got, fields, _: fields.get("prioritizeVerb") and (type(got) is not int or got <= 0),
@@ -348,7 +349,7 @@ CHECKS: Mapping[str, Callable[[Any, Mapping[str, Any], CheckedFile], object]] = 
         fields.get("prioritizeVerb") and type(got) is int and 0 < got < EXTENDER_WEIGHT and got
     ),
     "can_stop_everything": lambda managed, fields, file: (
-        not managed and not fields.get("ignorable") and DEFAULT_NAME in profile_names(file.value)
+        not managed and not fields.get("ignorable") and DEFAULT_SCHEDULER in profile_names(file.value)
     ),
     "not_listed": not_listed,
     "uncounted": lambda managed, _, __: ", ".join(
@@ -362,7 +363,7 @@ CHECKS: Mapping[str, Callable[[Any, Mapping[str, Any], CheckedFile], object]] = 
     "binders": binders,
     "only_other_pods": lambda got, _, __: got and all(_is_for_other_pods(each) for each in got if _is_ours(each)),
     "takes_clusters_lease": takes_clusters_lease,
-    "second_default": lambda _, __, file: file.own_lease and DEFAULT_NAME in profile_names(file.value),
+    "second_default": lambda _, __, file: file.own_lease and DEFAULT_SCHEDULER in profile_names(file.value),
     "unbatched": unbatched,
     "unnamed_profiles": unnamed_profiles,
 }

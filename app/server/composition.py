@@ -14,11 +14,14 @@ from app.cluster.gpu_health_polling import HealthPoller, find_source
 from app.cluster.kubeconfig import find_cluster
 from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
-from app.cluster.slipped_pods import PolicyView, SlippedPods
+from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
 from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
+from app.events.policy_reports import PolicyReporter
+from app.events.waking import Waker
+from app.events.writer import EventWriter
 from app.images.reader import ImageReader
 from app.images.registry import Registries, read_access
 from app.server.service import Service
@@ -48,15 +51,18 @@ def build(settings: Settings) -> Service:
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
     if settings.image_registries is not None:
-        access = read_access(settings.image_registries)
-        service.images = ImageReader(Registries(access), service.state.images, service.metrics)
+        registries = Registries(read_access(settings.image_registries))
+        service.images = ImageReader(registries, service.state.images, service.metrics)
     service.usage = UsagePoller(usage_source(service), lambda: service.policies, service.state, service.metrics.use)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))
-        judges = PolicyView(
-            service.ruling, lambda: service.policies, lambda: service.cache_problem() is None, settings.shadow
+        service.slipped = SlippedPods(
+            server,
+            service.state,
+            lambda: service.world() if service.cache_problem() is None else None,
+            service.metrics,
+            settings.shadow,
         )
-        service.slipped = SlippedPods(server, service.state, judges, service.metrics)
         if settings.events and not settings.shadow:
             add_events(service)
         if settings.explain_address != "off":
@@ -83,25 +89,21 @@ def usage_source(service: Service) -> UseSource | None:
 
 
 def add_events(service: Service) -> None:
-    """Add what writes Events, what reports on policies and what wakes refused pods, each with connections of its own.
+    """Add what writes Events, what reports on policies and what wakes refused pods, with connections of their own.
 
     Raises BadInput.
     """
-    from app.events.policy_reports import PolicyReporter
-    from app.events.waking import Waker  # with an HTTP client that few replicas need
-    from app.events.writer import EventWriter
-    from app.tls.kube_objects import KubeClient
-
     settings = service.settings
-    load, namespace = find_cluster(settings.kubeconfig, settings.context), settings.namespace
+    server, namespace = ApiServer(find_cluster(settings.kubeconfig, settings.context)), settings.namespace
     reasons = PendingReasons(service, Explainer(service))
-    reporter = service.policy_reporter = PolicyReporter(
-        KubeClient(load), namespace, service.book, lambda: reasons.kept_current, lambda: service.policy_error
+    reporter = PolicyReporter(
+        server, namespace, service.book, lambda: reasons.kept_current, lambda: service.policy_error
     )
-    service.events = EventWriter(
-        KubeClient(load), namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
+    events = service.events = EventWriter(
+        server, namespace, service.state, reasons, service.metrics, of_policies=lambda: reporter.statements
     )
-    service.waker = Waker(KubeClient(load), namespace, service, reasons, service.metrics)
+    waker = Waker(server, namespace, service, reasons, service.metrics)
+    service.event_tasks = (events.run, waker.run, reporter.run)
 
 
 def serving_pair(settings: Settings) -> KeyPairFiles:

@@ -9,7 +9,9 @@ instead, `connections`, and when it is reached a new caller takes the place of o
 from dataclasses import dataclass
 from enum import Enum
 
-KIB, MIB = 1 << 10, 1 << 20
+from app.values.quantity import MIB
+
+KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,6 +22,7 @@ from app.server.accepting import Acceptor
 from app.server.connections import Connections
 from app.server.protocol import FOLLOWS, GuardedProtocol
 from app.server.transports import NO_SNIFFING
+from app.values.computations import T
 
 GRACE_SECONDS = 10
 """For requests in progress at shutdown; without it one silent TLS client delays the exit by 30 s."""
@@ -98,8 +99,7 @@ def make_server(
     return BoundedServer(config, sock, shared or Connections())
 
 
-T = TypeVar("T")
-ANSWER_SECONDS = 0.5
+LOOP_SECONDS = 0.5
 """Time for the main loop to run a call of ours: a quarter of the timeout that our manifests give a readiness probe."""
 PAUSE_SECONDS = 0.0002
 """Sleep before a request, once WORK_SECONDS have passed. A thread that does I/O releases the interpreter lock too
@@ -114,14 +114,14 @@ the event loop, whose timers have a resolution of 1 ms."""
 
 
 def call_on_loop(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], T]], Awaitable[T]]:
-    """Return a function that runs another one on `loop`. It raises TimeoutError after ANSWER_SECONDS."""
+    """Return a function that runs another one on `loop`. It raises TimeoutError after LOOP_SECONDS."""
 
     async def ask(call: Callable[[], T]) -> T:
         async def run() -> T:
             return call()
 
         answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop))
-        return await asyncio.wait_for(answer, ANSWER_SECONDS)
+        return await asyncio.wait_for(answer, LOOP_SECONDS)
 
     return ask
 

@@ -131,14 +131,9 @@ class Listeners:
 
     def _event_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         """List the tasks of the process that writes Events; where there is no page, also the one for reasons."""
-        events, waker, reporter = self._service.events, self._service.waker, self._service.policy_reporter
-        if events is None or waker is None or reporter is None:
-            return
-        yield run_for_ever(events.run)
-        yield run_for_ever(waker.run)
-        yield run_for_ever(reporter.run)
-        if self._pages is None:
-            yield run_for_ever(events.reasons.run)
+        yield from map(run_for_ever, self._service.event_tasks)
+        if self._pages is None and self._service.events is not None:
+            yield run_for_ever(self._service.events.reasons.run)
 
     def _connections(self) -> Connections:
         service, metrics = self._service, self._metrics

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service: the core of a process that serves, its certificates, and the tasks beside its listeners."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from app.api.tracing import Tracing
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
+from app.events.writer import EventWriter
 from app.images.reader import ImageReader
 from app.settings import Settings
 from app.telemetry.logs import now
@@ -13,17 +15,12 @@ from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates
 from app.world.state import State
 
-if TYPE_CHECKING:
-    from app.events.policy_reports import PolicyReporter
-    from app.events.waking import Waker  # which imports an HTTP client that few replicas need
-    from app.events.writer import EventWriter
-
 
 class Service(Core):
     """The core with the certificates that the listeners show, and tasks that write to the API server.
 
-    The tasks are None unless asked for: `events` writes Events, `waker` wakes refused pods, `policy_reporter` the
-    status of policies, `front_proxy` follows the certificates that may pass on requests for explanations, `images`
+    The tasks are absent unless asked for: `events` writes Events, `event_tasks` runs it and what wakes refused pods and
+    reports on policies, `front_proxy` follows the certificates that may pass on requests for explanations, `images`
     reads what images carry.
     """
 
@@ -31,8 +28,7 @@ class Service(Core):
         super().__init__(settings, state, book)
         self.certificates = certificates
         self.events: EventWriter | None = None
-        self.waker: Waker | None = None
-        self.policy_reporter: PolicyReporter | None = None
+        self.event_tasks: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
         self.front_proxy: FrontProxyTrust | None = None
         self.tracing: Tracing | None = None
         self.images: ImageReader | None = None

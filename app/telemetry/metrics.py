@@ -257,9 +257,6 @@ class Metrics:
         self.image_readings = self._counter(
             "gpu_usher_image_readings_total", "Images read from registries, by what became of it", "outcome"
         )
-        self.image_references = self._gauge(
-            "gpu_usher_image_references", "Image references of which the config is known"
-        )
         self.registry_silence = self._gauge(
             "gpu_usher_registry_silence_seconds",
             "Time since which a registry of images does not answer; of several the longest, 0: all answer",

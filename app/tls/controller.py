@@ -16,7 +16,6 @@ import datetime as dt
 import logging
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -24,19 +23,20 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from app.cluster.apiserver import MERGE, ApiServer
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
 from app.tls.ca_rotation import WAIT_SECONDS, TrustedCAs, read_trust, renew_leaf, renew_trust
-from app.tls.kube_objects import CONFLICT, MERGE, KubeClient, Object
 from app.tls.lease import Lease
 from app.tls.pem import read_bundle, read_certificate
-from app.values.errors import ApiError
+from app.values.errors import CONFLICT, NOT_FOUND, ApiError
+from app.values.json_members import Object
 
 TURN_SECONDS = 5.0
 """Interval of turns. Half of the 10 s within which a deleted caBundle is written again."""
 STUCK_SECONDS = 180.0
 """Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 16 requests that each take
-just under ANSWER_SECONDS of tls/kube_objects.py take 160 s."""
+just under OBJECT_SECONDS of cluster/apiserver.py take 160 s."""
 CONFLICT_SECONDS = 0.2
 """Before the next try after a conflict, so that two writers do not retry in a loop; a guess."""
 ROTATE = "gpu-usher.io/rotate"
@@ -83,77 +83,63 @@ class Names:
 class Controller:
     """Keeps a cluster's certificates while it holds the Lease. `now` is the wall clock, `clock` a monotonic one."""
 
+    stuck_seconds = STUCK_SECONDS
+
     def __init__(
         self,
-        kube: KubeClient,
+        server: ApiServer,
         names: Names,
         now: Callable[[], dt.datetime],
         clock: Callable[[], float] = time.monotonic,
         wait_seconds: float = WAIT_SECONDS,
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
-        self._kube = kube
+        self._server = server
         self._names = names
         self._now = now
         self._clock = clock
         self._wait_seconds = wait_seconds
         self._turn_seconds = turn_seconds
         identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self._lease = Lease(kube, names.lease, identity, clock)
+        self._lease = Lease(server, names.lease, identity, clock)
         self._seen: tuple[bytes, float] | None = None
         self._leading = False
-        self._turn_ended = clock()
-        self._problem = "no run has completed yet"
 
-    def run(self, stop: threading.Event) -> None:
-        """Run turns until `stop` is set, then release the Lease."""
-        while not stop.is_set():
-            stop.wait(self._try_turn())
-        if self._leading:
-            try:
-                self._lease.release()
-            except ApiError as error:
-                event("lease not released", logging.WARNING, error=str(error))
-
-    def alive(self) -> tuple[bool, str]:
-        """Tell whether turns end, even with errors: a restart does not help against an API server that fails."""
-        silent = self._clock() - self._turn_ended
-        return silent < STUCK_SECONDS, "" if silent < STUCK_SECONDS else f"no run has completed for {silent:.0f} s"
-
-    def ready(self) -> tuple[bool, str]:
-        """Tell whether the last turn succeeded; waiting for the Lease counts as success."""
-        return not self._problem, self._problem
-
-    def _try_turn(self) -> float:
-        """Run a turn and note its result; return the seconds until the next one."""
-        wait_seconds = self._turn_seconds
+    async def try_turn(self) -> tuple[str | None, float]:
+        """Take a turn; return its problem and the seconds to the next. Waiting for the Lease counts as success."""
         try:
-            leading = self._lease.hold(self._now())
+            leading = await self._lease.hold(self._now())
             if leading != self._leading:
                 event("leading" if leading else "not leading, waiting")
                 self._leading, self._seen = leading, None
             if leading:
-                self.turn()
-            self._problem = ""
+                await self.turn()
         except ApiError as error:
             if error.status == CONFLICT:
                 event("another client wrote first, reading again", logging.DEBUG, error=str(error))
-                wait_seconds = CONFLICT_SECONDS
-            else:
-                self._seen, self._problem = None, str(error)
-                event("certificates not maintained", logging.ERROR, error=str(error))
-        self._turn_ended = self._clock()
-        return wait_seconds
+                return None, CONFLICT_SECONDS
+            self._seen = None
+            event("certificates not maintained", logging.ERROR, error=str(error))
+            return str(error), self._turn_seconds
+        return "", self._turn_seconds
 
-    def turn(self) -> None:
+    async def end(self) -> None:
+        """Release the Lease."""
+        if self._leading:
+            try:
+                await self._lease.release()
+            except ApiError as error:
+                event("lease not released", logging.WARNING, error=str(error))
+
+    async def turn(self) -> None:
         """Read everything once, and write what has changed.
 
         Raises ApiError, with CONFLICT if an object was changed since it was read.
         """
-        configurations = {name: self._kube.read(REGISTRATION + name) for name in self._names.configurations}
-        api_service = self._kube.read(API_SERVICE)
-        tls_secret = self._secret("tls")
-        ca_secret = self._secret("ca")  # read after the configurations, so that it is never older than they are
+        configurations = {name: await self._server.read(REGISTRATION + name) for name in self._names.configurations}
+        api_service = await self._server.read(API_SERVICE)
+        tls_secret = await self._secret("tls")
+        ca_secret = await self._secret("ca")  # read after the configurations, so that it is never older than they are
         now = self._now()
         leaf, trust = _leaf(tls_secret), read_trust(_data(ca_secret, "ca.crt"), _data(ca_secret, "ca.key"))
         requested = ROTATE in (ca_secret["metadata"].get("annotations") or {})
@@ -162,26 +148,26 @@ class Controller:
             annotations = {k: v for k, v in (ca_secret["metadata"].get("annotations") or {}).items() if k != ROTATE}
             metadata = {**ca_secret["metadata"], "annotations": annotations}
             data = {"ca.crt": _base64(renewed.bundle), "ca.key": _base64(renewed.authority.key)}
-            self._kube.replace(self._names.secret("ca"), {**ca_secret, "metadata": metadata, "data": data})
+            await self._server.replace(self._names.secret("ca"), {**ca_secret, "metadata": metadata, "data": data})
             event("trusted CAs written", trusted=1 + len(renewed.retired), expires=_end(renewed.authority.certificate))
         published = [
-            self._publish(name, configuration, renewed)
+            await self._publish(name, configuration, renewed)
             for name, configuration in configurations.items()
             if configuration is not None
         ]
         if api_service is not None:
-            published.append(self._publish_api(api_service, renewed))
+            published.append(await self._publish_api(api_service, renewed))
         published.append(renewed.bundle == _data(tls_secret, "ca.crt"))
         seen = self._seen_for(renewed, all(published))
         issued = renew_leaf(leaf, renewed, self._names.served, now, seen, self._wait_seconds)
         if issued is not leaf or not published[-1]:
-            self._write_leaf(tls_secret, issued, renewed)
+            await self._write_leaf(tls_secret, issued, renewed)
 
-    def _secret(self, name: str) -> Object:
+    async def _secret(self, name: str) -> Object:
         path = self._names.secret(name)
-        secret = self._kube.read(path)
+        secret = await self._server.read(path)
         if secret is None:
-            raise ApiError(404, f"{path}: not there: wants deploy/components/self-signed applied")
+            raise ApiError(NOT_FOUND, f"{path}: not there: wants deploy/components/self-signed applied")
         return secret
 
     def _seen_for(self, trust: TrustedCAs, everywhere: bool) -> float:
@@ -194,23 +180,23 @@ class Controller:
             self._seen = (authority, self._clock())
         return self._clock() - self._seen[1]
 
-    def _write_leaf(self, secret: Object, leaf: KeyPair, trust: TrustedCAs) -> None:
+    async def _write_leaf(self, secret: Object, leaf: KeyPair, trust: TrustedCAs) -> None:
         pem = {"tls.crt": leaf.certificate, "tls.key": leaf.key, "ca.crt": trust.bundle}
         data = {name: _base64(content) for name, content in pem.items()}
-        self._kube.replace(self._names.secret("tls"), {**secret, "data": data})
+        await self._server.replace(self._names.secret("tls"), {**secret, "data": data})
         event("serving certificate written", expires=_end(leaf.certificate), trusted=1 + len(trust.retired))
 
-    def _publish_api(self, api_service: Object, trust: TrustedCAs) -> bool:
+    async def _publish_api(self, api_service: Object, trust: TrustedCAs) -> bool:
         """Write the bundle into the APIService; tell whether it was there already."""
         ca_bundle = _base64(trust.bundle)
         if api_service["spec"].get("caBundle") == ca_bundle:
             return True
         version = {"resourceVersion": api_service["metadata"]["resourceVersion"]}
-        self._kube.patch(API_SERVICE, {"metadata": version, "spec": {"caBundle": ca_bundle}}, MERGE)
+        await self._server.patch(API_SERVICE, {"metadata": version, "spec": {"caBundle": ca_bundle}}, MERGE)
         event("caBundle written", configuration=API_SERVICE.rpartition("/")[2])
         return False
 
-    def _publish(self, name: str, configuration: Object, trust: TrustedCAs) -> bool:
+    async def _publish(self, name: str, configuration: Object, trust: TrustedCAs) -> bool:
         """Write the bundle into a webhook configuration; tell whether it was there already."""
         ca_bundle = _base64(trust.bundle)
         missing = [
@@ -221,7 +207,7 @@ class Controller:
         if missing:
             webhooks = [{"name": webhook["name"], "clientConfig": {"caBundle": ca_bundle}} for webhook in missing]
             version = {"resourceVersion": configuration["metadata"]["resourceVersion"]}
-            self._kube.patch(REGISTRATION + name, {"metadata": version, "webhooks": webhooks})
+            await self._server.patch(REGISTRATION + name, {"metadata": version, "webhooks": webhooks})
             event("caBundle written", configuration=name, webhooks=[webhook["name"] for webhook in missing])
         return not missing
 

@@ -8,8 +8,9 @@ duration by *our* monotonic clock, so that wall clocks are never compared.
 import datetime as dt
 from collections.abc import Callable
 
-from app.tls.kube_objects import CONFLICT, KubeClient, Object
-from app.values.errors import ApiError
+from app.cluster.apiserver import ApiServer
+from app.values.errors import CONFLICT, NOT_FOUND, ApiError
+from app.values.json_members import Object
 
 DURATION_SECONDS = 15
 """client-go's LeaseDuration; the holder renews the Lease every turn, some 5 s."""
@@ -19,9 +20,9 @@ class Lease:
     """One Lease object, which a component of deploy/components brings. `clock` returns monotonic seconds."""
 
     def __init__(
-        self, kube: KubeClient, path: str, identity: str, clock: Callable[[], float], component: str = "self-signed"
+        self, server: ApiServer, path: str, identity: str, clock: Callable[[], float], component: str = "self-signed"
     ) -> None:
-        self._kube = kube
+        self._server = server
         self._path = path
         self._identity = identity
         self._clock = clock
@@ -29,14 +30,14 @@ class Lease:
         self._seen_record: tuple[object, object] = (None, None)
         self._seen_at = clock()
 
-    def hold(self, now: dt.datetime) -> bool:
+    async def hold(self, now: dt.datetime) -> bool:
         """Acquire or renew the Lease; tell whether we hold it.
 
         Raises ApiError, also if the Lease does not exist.
         """
-        lease = self._kube.read(self._path)
+        lease = await self._server.read(self._path)
         if lease is None:
-            raise ApiError(404, f"{self._path}: not there: wants deploy/components/{self._component} applied")
+            raise ApiError(NOT_FOUND, f"{self._path}: not there: wants deploy/components/{self._component} applied")
         spec = lease.get("spec") or {}
         holder, record = spec.get("holderIdentity"), (spec.get("holderIdentity"), spec.get("renewTime"))
         if record != self._seen_record:
@@ -44,16 +45,16 @@ class Lease:
         duration = spec.get("leaseDurationSeconds") or DURATION_SECONDS
         if holder and holder != self._identity and self._clock() < self._seen_at + duration:
             return False
-        return self._write(lease, self._claim(spec, now))
+        return await self._write(lease, self._claim(spec, now))
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Release the Lease, so that another controller may take over at once.
 
         Raises ApiError.
         """
-        lease = self._kube.read(self._path)
+        lease = await self._server.read(self._path)
         if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._identity:
-            self._write(lease, {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1})
+            await self._write(lease, {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1})
 
     def _claim(self, spec: Object, now: dt.datetime) -> Object:
         timestamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -66,9 +67,9 @@ class Lease:
             "leaseTransitions": (spec.get("leaseTransitions") or 0) + acquired,
         }
 
-    def _write(self, lease: Object, spec: Object) -> bool:
+    async def _write(self, lease: Object, spec: Object) -> bool:
         try:
-            self._kube.replace(self._path, {**lease, "spec": spec})
+            await self._server.replace(self._path, {**lease, "spec": spec})
         except ApiError as error:
             if error.status == CONFLICT:
                 return False

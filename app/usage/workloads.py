@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from app.kube.pod_object import pod_object
 from app.kube.pods import workload_group
 from app.usage.history import Hold
-from app.values.json_members import member, objects, strings
 
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 """The characters of generated names (k8s.io/apimachinery pkg/util/rand)."""
@@ -40,23 +40,17 @@ def owners_of(pods: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
     return dict(_owner(pod) for pod in pods)
 
 
-def _owner(pod: Mapping[str, Any]) -> tuple[str, str]:
-    metadata = member(pod, "metadata", dict, "") or {}
-    namespace = member(metadata, "namespace", str, "metadata.") or "default"
-    name = member(metadata, "name", str, "metadata.") or ""
-    labels = strings(metadata, "labels", "metadata.")
-    key = f"{namespace}/{name}"
-    if group := workload_group(namespace, labels):
-        return key, group
-    for index, owner in objects(metadata, "ownerReferences", "metadata."):
-        if owner.get("controller"):
-            where = f"metadata.ownerReferences[{index}]."
-            kind, owner_name = (member(owner, field, str, where) or "" for field in ("kind", "name"))
-            template = labels.get(_TEMPLATE_HASH, "")
-            if kind == "ReplicaSet" and template and owner_name.endswith(f"-{template}"):
-                kind, owner_name = "Deployment", owner_name.removesuffix(f"-{template}")
-            return key, f"{namespace}/{kind}/{owner_name}"
-    return key, f"{namespace}/{owner_by_name(name)}"
+def _owner(document: Mapping[str, Any]) -> tuple[str, str]:
+    pod = pod_object(document)
+    labels, owner = pod.metadata.labels or {}, pod.metadata.controller
+    if group := workload_group(pod.namespace, labels):
+        return pod.key, group
+    if owner is None:
+        return pod.key, f"{pod.namespace}/{owner_by_name(pod.metadata.name)}"
+    kind, name, template = owner.kind or "", owner.name or "", labels.get(_TEMPLATE_HASH, "")
+    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+        kind, name = "Deployment", name.removesuffix(f"-{template}")
+    return pod.key, f"{pod.namespace}/{kind}/{name}"
 
 
 def workload_of(owners: Mapping[str, str]) -> Callable[[Hold], str | None]:

@@ -14,11 +14,10 @@ UsherError
 │   ├── SelectorError       a CEL selector of devices does not compile (dra/cel_syntax.py)
 │   ├── SnapshotError       a file that is not the output of `kubectl get -o json`
 │   └── WireError           a request that is answered with an HTTP error; it carries the status
-│       ├── TooManyJobs         too many long requests wait: 429 (api/time_slices.py)
-│       └── JobTimeout          a long request did not end in time: 503 (api/time_slices.py)
+│       ├── TooManyJobs         too many long requests wait: 429 (cluster/time_slices.py)
+│       └── JobTimeout          a long request did not end in time: 503 (cluster/time_slices.py)
 ├── ApiError            the API server refused a request or did not answer; it carries the HTTP status
-├── SourceError         a source of metrics did not answer, or its answer cannot be read
-├── RegistryError       a registry of images did not answer as asked, or must not be asked; it carries the outcome
+├── SourceError         metrics or a registry did not answer, or not as asked; it carries the outcome
 ├── Unreadable          an answer of the API server is no list or watch event (cluster/listing.py)
 ├── PatchError          an operation of our JSON Patch does not apply, which is a bug of ours (admission/json_patch.py)
 ├── KnowledgeError      a fact table does not fit its loader, by our mistake or by the operator's override
@@ -28,6 +27,8 @@ UsherError
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE = 401, 403, 404, 409, 410
+"""The HTTP statuses of the API server on which callers decide."""
 LONGEST_GUESSED = 200
 """Characters of a word that is compared with others; difflib takes quadratic time."""
 
@@ -88,17 +89,13 @@ class ApiError(UsherError):
 
 
 class SourceError(UsherError):
-    """A source of metrics did not answer, or answered with something other than metrics."""
+    """A source of metrics or a registry of images did not answer, or with something other than what was asked of it.
 
-
-class RegistryError(UsherError):
-    """A registry of images did not answer with what was asked of it, or must not be asked.
-
-    `outcome` is a word of a closed set, a label of metrics: not_allowed, address, unreachable, timeout, unauthorized,
-    not_found, http_error, redirect, too_large, digest or malformed.
+    `outcome` is a word of a closed set, a label of metrics: unreachable, timeout, too_large, http_error, not_allowed,
+    address, unauthorized, not_found, redirect, digest or malformed.
     """
 
-    def __init__(self, outcome: str, message: str) -> None:
+    def __init__(self, message: str, outcome: str = "unreachable") -> None:
         super().__init__(message)
         self.outcome = outcome
 

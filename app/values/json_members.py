@@ -6,13 +6,16 @@ functions without it read objects that were accepted before, and skip what has a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from app.values.computations import T
 from app.values.errors import MalformedPod, OversizedPod
 
-T = TypeVar("T")
 JSONObject = Mapping[str, Any]
-"""An object of Kubernetes, or a part of one, as it was decoded from JSON."""
+"""An object of Kubernetes, or a part of one, as it was decoded from JSON; it is read only."""
+Object = dict[str, Any]
+"""The same, which its reader or maker may change."""
+JSON = "application/json"
 
 
 def member(parent: Mapping[str, Any], key: str, kind: type[T], where: str) -> T | None:
@@ -31,6 +34,7 @@ _NAMES: Mapping[type, str] = {
     str: "a string",
     int: "an integer",
     bool: "a boolean",
+    type(None): "null",
 }
 
 

@@ -25,6 +25,7 @@ _SUFFIXES = {
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
     **{suffix + "i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
 }
+MIB = 1 << 20
 LARGEST = 2**63 - 1
 """Larger magnitudes are capped, as Kubernetes does (quantity.go: "larger numbers will be capped")."""
 

@@ -11,6 +11,8 @@ from app.values.errors import VersionError
 
 Version = tuple[int, ...]
 """Numeric fields, most significant first, trailing zeros dropped: `12.0` and `12` are equal."""
+ABOVE_ANY_MINOR = 999
+"""A minor or patch number above that of any release of a driver or of CUDA."""
 
 _GRAMMAR = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,3}", re.ASCII)
 

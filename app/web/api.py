@@ -13,15 +13,14 @@ from app.admission.reviewed_pod import ReviewContext
 from app.api.allowed_callers import RequireSameOrigin
 from app.api.bodies import ADMISSION_LIMIT, BodyReader
 from app.api.operations_routes import BareApp, answer_unknown_routes, on_loop
-from app.api.time_slices import RETRY_SECONDS
 from app.api.wire import decode_json, encode, status_body
 from app.cluster.core import Core
+from app.cluster.time_slices import RETRY_SECONDS
 from app.explain.survey import namespace_of
 from app.values.errors import MalformedPod, QuantityError, WireError
+from app.values.json_members import JSON
 from app.web.rendering import problem_page, show_problems
 from app.web.routes import WebPages
-
-JSON = "application/json"
 
 
 def create_web_app(core: Core, page: WebPages | None = None) -> FastAPI:

@@ -19,9 +19,9 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.allowed_callers import ABORT
 from app.api.decision_line import RecentDecisions
 from app.api.pending_reasons import PendingReasons
-from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.api.wire import status_body
 from app.cluster.core import Core
+from app.cluster.time_slices import JobQueue, TooManyJobs, in_slices
 from app.web.fleet_map import FleetMap
 from app.web.rendering import render
 from app.web.views.decision_rows import DecisionFilter, read_decision_filter, rows_of, select

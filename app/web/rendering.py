@@ -19,7 +19,7 @@ from markupsafe import Markup
 from starlette.responses import StreamingResponse
 
 from app import __version__
-from app.api.time_slices import RETRY_SECONDS, SLICE_SECONDS
+from app.cluster.time_slices import RETRY_SECONDS, SLICE_SECONDS
 from app.values.errors import BadInput, WireError
 from app.web.views.node_tile import CellRun, Tile
 

@@ -26,14 +26,15 @@ from app.api.bodies import BodyReader
 from app.api.decision_line import RecentDecisions
 from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
-from app.api.time_slices import JobQueue, TooManyJobs, in_slices
 from app.cluster.core import Core
+from app.cluster.time_slices import JobQueue, TooManyJobs, in_slices
 from app.explain.gpu_inventory import devices_of_node
 from app.explain.pending_cause import UNSEEN_SECONDS
 from app.explain.survey import namespace_of
 from app.policy.document import read_documents
 from app.policy.schema import Spec
 from app.telemetry.logs import LOGGER
+from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError, WireError
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import LiveUpdates
@@ -81,7 +82,7 @@ def read_pasted(text: str) -> Mapping[str, Any]:
             raise BadInput(f"not JSON: {error}") from error
     else:
         try:
-            documents = read_documents("", text)
+            documents = finish(read_documents("", text))
         except PolicyError as error:
             raise BadInput(_PLACE.sub(r"line \1, column \2: ", str(error))) from error
         if len(documents) != 1:
@@ -124,7 +125,7 @@ instead of 415. A picture of the whole page lacks them then."""
 ROWS_PER_PAGE = 250
 MOST_GROUPS = 50
 """Causes shown on Why Pending; no fleet of the tests has more than 20."""
-NODES_AT_ONCE = 512
+NODES_LISTED_AT_ONCE = 512
 """Nodes whose pods are listed between two rests; one takes less than 1 µs."""
 RESTART_SECONDS = 5.0
 
@@ -255,7 +256,7 @@ class WebPages:
         pods = [(pod.key, "") for pod in state.waiting_pods()]
         for index, node in enumerate(list(state.nodes)):
             pods += [(usage.name, node) for usage in state.allocations.bound(node)]
-            if index % NODES_AT_ONCE == 0:
+            if index % NODES_LISTED_AT_ONCE == 0:
                 yield
         return pods
 

@@ -16,6 +16,7 @@ from app.api.wire import encode
 from app.cluster.core import Core
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
 from app.usage.table import UsageRow, UseSummary, UseUnit, WorkloadUse
+from app.values.json_members import JSON
 from app.web.rendering import HEADERS, html_page
 
 MOST_ROWS = 250
@@ -133,9 +134,6 @@ def sums(summary: UseSummary) -> tuple[tuple[str, int, int], ...]:
         if held:
             totals.append((f"{unit.value}s", held, idle))
     return tuple(totals)
-
-
-JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)

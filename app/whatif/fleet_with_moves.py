@@ -13,6 +13,7 @@ from app.admission.preview import unbound
 from app.explain.survey import NodeJudge, ScheduledPod, read_scheduled_pod
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
 from app.kube.existing_pods import ExistingPod
+from app.kube.pod_object import pod_object
 from app.kube.pod_requests import PODS, sum_pod_requests
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -76,7 +77,7 @@ class FleetWithMoves:
         scheduled = self._pod(pod)
         self._nodes[node] = _with_units(self._nodes[node], scheduled, -sign)
         used = defaultdict(int, self._used.get(node, {}))
-        for resource, amount in (*sum_pod_requests(scheduled.document.get("spec") or {}), (PODS, 1)):
+        for resource, amount in (*sum_pod_requests(pod_object(scheduled.document).spec), (PODS, 1)):
             used[resource] += sign * amount
         self._used[node] = dict(used)
 

@@ -3,10 +3,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from app.admission.match_conditions import MIRROR
+from app.kube.pod_object import PodObject
 from app.values.errors import BadInput
-from app.values.json_members import objects_if_any
+from app.values.json_members import JSONObject
 from app.values.label_requirements import Requirement, all_allow, selector_requirements
 
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -16,15 +17,13 @@ DO_NOT_DISRUPT = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 """Karpenter's annotation: `true`, or the time since its start for which a pod is protected; and its former name."""
 PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
 """The descheduler's annotation, whose value it does not read. Its older one, `evict`, only permits."""
-MIRROR = "kubernetes.io/config.mirror"
 """The annotation of a static pod, which the kubelet makes from a file of its node (core/v1 MirrorPodAnnotationKey)."""
 SYSTEM_CRITICAL = 2_000_000_000
 """SystemCriticalPriority (pkg/apis/scheduling/types.go)."""
 NODE_BOUND = frozenset({"DaemonSet", "Node"})
 """Kinds whose pods are made again on the same node."""
 
-Document = Mapping[str, Any]
-_NONE: Document = {}
+_NONE: JSONObject = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class DisruptionBudget:
         return namespace == self.namespace and (self.requirements is None or all_allow(self.requirements, labels))
 
 
-def read_budgets(documents: Iterable[Document]) -> tuple[DisruptionBudget, ...]:
+def read_budgets(documents: Iterable[JSONObject]) -> tuple[DisruptionBudget, ...]:
     """Read the PodDisruptionBudgets among objects. One without a selector selects no pod (policy/v1)."""
     return tuple(
         _budget(document)
@@ -52,7 +51,7 @@ def read_budgets(documents: Iterable[Document]) -> tuple[DisruptionBudget, ...]:
     )
 
 
-def _budget(document: Document) -> DisruptionBudget:
+def _budget(document: JSONObject) -> DisruptionBudget:
     metadata, allowed = document.get("metadata") or _NONE, (document.get("status") or _NONE).get("disruptionsAllowed")
     try:
         requirements = selector_requirements(document["spec"]["selector"])
@@ -66,41 +65,32 @@ def _budget(document: Document) -> DisruptionBudget:
     )
 
 
-def controller_of(pod: Document) -> tuple[str, str]:
-    """Return kind and name of the owner that makes a pod again; two empty texts for none."""
-    for owner in objects_if_any(pod.get("metadata") or _NONE, "ownerReferences"):
-        if owner.get("controller") is True:
-            return str(owner.get("kind")), str(owner.get("name"))
-    return "", ""
-
-
-def why_kept(pod: Document, budgets: Sequence[DisruptionBudget]) -> str:
+def why_kept(pod: PodObject, budgets: Sequence[DisruptionBudget]) -> str:
     """Say why a pod has to stay where it is; "" for a pod that may be restarted."""
     return next((reason for check in KEPT for reason in check(pod, budgets)), "")
 
 
-def _not_made_again(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
-    kind, _ = controller_of(pod)
-    if not kind:
+def _not_made_again(pod: PodObject, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
+    owner = pod.metadata.controller
+    if owner is None:
         yield "no controller creates it again"
-    elif kind in NODE_BOUND or MIRROR in _annotations(pod):
-        yield f"it belongs to its node ({kind})"
+    elif owner.kind in NODE_BOUND or MIRROR in (pod.metadata.annotations or {}):
+        yield f"it belongs to its node ({owner.kind})"
 
 
-def _leaving(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
-    if (pod.get("metadata") or _NONE).get("deletionTimestamp"):
+def _leaving(pod: PodObject, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
+    if pod.metadata.deletion_timestamp:
         yield "it is being deleted"
 
 
-def _critical(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
-    priority = (pod.get("spec") or _NONE).get("priority")
-    if isinstance(priority, int) and priority >= SYSTEM_CRITICAL:
+def _critical(pod: PodObject, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
+    if (pod.spec.priority or 0) >= SYSTEM_CRITICAL:
         yield "it is critical to the system"
 
 
-def _protected(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
+def _protected(pod: PodObject, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
     """Heed the annotations. A duration of Karpenter counts as long as the pod runs, since the core reads no clock."""
-    annotations = _annotations(pod)
+    annotations = pod.metadata.annotations or {}
     if annotations.get(SAFE_TO_EVICT) in ("false", "on-completion"):
         yield f"annotation {SAFE_TO_EVICT}: {annotations[SAFE_TO_EVICT]}"
     for key in DO_NOT_DISRUPT:
@@ -110,28 +100,21 @@ def _protected(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[
         yield f"annotation {PREFER_NO_EVICTION}"
 
 
-def _claims(pod: Document, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
-    if (pod.get("spec") or _NONE).get("resourceClaims"):
+def _claims(pod: PodObject, _budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
+    if pod.spec.resource_claims:
         yield "it has ResourceClaims, and moving claims is not simulated"
 
 
-def _budgeted(pod: Document, budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
+def _budgeted(pod: PodObject, budgets: Sequence[DisruptionBudget]) -> Iterator[str]:
     """Heed PodDisruptionBudgets as the eviction API does (pkg/registry/core/pod/storage/eviction.go)."""
-    metadata = pod.get("metadata") or _NONE
-    labels = metadata.get("labels") or _NONE
-    selecting = [budget for budget in budgets if budget.selects(str(metadata.get("namespace") or "default"), labels)]
+    selecting = [budget for budget in budgets if budget.selects(pod.namespace, pod.metadata.labels or {})]
     if len(selecting) > 1:
         yield f"{len(selecting)} PodDisruptionBudgets select it, which the eviction API refuses"
     elif selecting and selecting[0].allowed < 1:
         yield f"PodDisruptionBudget {selecting[0].name} allows no disruption now"
 
 
-def _annotations(pod: Document) -> Mapping[str, Any]:
-    annotations = (pod.get("metadata") or _NONE).get("annotations")
-    return annotations if isinstance(annotations, dict) else _NONE
-
-
-KEPT: tuple[Callable[[Document, Sequence[DisruptionBudget]], Iterator[str]], ...] = (
+KEPT: tuple[Callable[[PodObject, Sequence[DisruptionBudget]], Iterator[str]], ...] = (
     _not_made_again,
     _leaving,
     _critical,

@@ -17,7 +17,7 @@ from app.nodes.conditions import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, P
 from app.nodes.labels import read_node_class
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
-from app.values.versions import show_driver
+from app.values.versions import ABOVE_ANY_MINOR, show_driver
 
 TAG = "k8s.io/cluster-autoscaler/node-template"
 """Prefix of the tags (cluster-autoscaler/cloudprovider/aws/README.md, Auto-Discovery Setup)."""
@@ -28,8 +28,6 @@ COUNTS = {
 """By the label of the GPU's name, the label of the GPU count (the providers' lists of well-known labels)."""
 HYPOTHETICAL_GPUS = 8
 """GPUs of the hypothetical node, unless more are requested: those of a common HGX board."""
-NEWEST = 999
-"""A minor or patch number above that of any driver release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str
     key, parts = COMPUTE
     numbers = [*row.compute_capability, 0][: len(parts)]
     compute = {f"{key}.{part}": str(number) for part, number in zip(parts, numbers, strict=False)}
-    driver = {f"{DRIVER[0]}.full": f"{branch}.{NEWEST}.{NEWEST}", f"{DRIVER[0]}.major": branch}
+    driver = {f"{DRIVER[0]}.full": f"{branch}.{ABOVE_ANY_MINOR}.{ABOVE_ANY_MINOR}", f"{DRIVER[0]}.major": branch}
     sliced = {MIG_STRATEGY: "mixed"} if _sliced(demand) else {}
     memory = {MEMORY: str(row.memory_mib)} if row.memory_mib else {}
     return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **memory, **compute, **driver, **sliced}

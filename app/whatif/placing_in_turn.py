@@ -8,11 +8,12 @@ says so itself, but kube-scheduler cannot be asked about a node that is only ima
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from app.dra.device_kinds import DeviceKind, DeviceKinds
 from app.explain.fleet_placements import unserved_claim
 from app.knowledge.cuda_compatibility import CUDATables
-from app.kube.device_facts import NVIDIA_DRIVER
-from app.kube.devices import Attribute, SemanticVersion
+from app.kube.device_models import NVIDIA_DRIVER, Attribute, Attributes, SemanticVersion
 from app.nodes.model import DevicesOnNode, Node
 from app.placement.engine import judge
 from app.placement.ranking import place_on_best
@@ -50,8 +51,9 @@ class DevicesWithDriver:
         }
         changed |= _published(kind.device.attributes, DRIVER_VERSION, self.driver)
         changed |= _published(kind.device.attributes, CUDA_VERSION, self.cuda)
-        facts = kind.facts and replace(kind.facts, driver=self.driver, cuda=self.cuda)
-        return replace(kind, device=replace(kind.device, attributes=changed), facts=facts)
+        model = kind.model and replace(kind.model, driver=self.driver, cuda=self.cuda)
+        attributes = Attributes(tuple(changed), tuple(changed.values()), kind.device.driver)
+        return replace(kind, device=structs.replace(kind.device, attributes=attributes), model=model)
 
 
 def _published(before: Mapping[str, Attribute], name: str, version: Version | None) -> dict[str, Attribute]:

@@ -8,21 +8,21 @@ policies alone, so that replicas that have seen the same cluster agree, whicheve
 demands with it.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Generic
 
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import PRODUCTS, WORKLOAD_CLASS, Container, Pod
 from app.nodes.model import WHOLE_MILLI
 from app.placement.scheduler_demand import demand_class, expected_from_weights, expecting
+from app.placement.unusable_capacity import EXPECTED_DEMANDS_KEPT
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import compile_demand, selections_by_namespace
+from app.world.pod_index import Shape
 from app.world.state import State
-
-Shape = TypeVar("Shape", bound=Hashable)
 
 LEAST_PODS = 32
 """The least number of pods from which anything is expected, a guess."""
@@ -137,8 +137,6 @@ class Workload(Generic[Shape]):
         self._limits.clear()
 
 
-EXPECTED_DEMANDS_KEPT = 16
-"""Expected demands that are kept; a number of pods that goes up and down needs the same ones again."""
 SHAPES_KEPT = 16_384
 """Shapes and limits with their demand class; twice as many as are common at a time (world/demand_learning.py)."""
 NAMESPACES_SPARE = 1_024

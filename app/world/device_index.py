@@ -10,7 +10,7 @@ from itertools import count
 
 from app.dra.device_kinds import DeviceKind, DeviceKinds, KindKey, KindsOfNode, blocking_taints, kind_key
 from app.knowledge.tables import Knowledge
-from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
+from app.kube.device_models import NVIDIA_DRIVER
 from app.kube.devices import Device, DeviceID, ResourceSlice
 from app.nodes.dra_devices import NodeGPUs, group_by_gpu
 from app.nodes.model import Node
@@ -38,11 +38,11 @@ class DeviceIndex:
             self._gpus[node] = group_by_gpu(_newest(slices), self._knowledge)
         return self._gpus[node]
 
-    def devices(self, node: str) -> tuple[DeviceFacts, ...]:
+    def devices(self, node: str) -> tuple[Device, ...]:
         """Return a node's devices of NVIDIA's driver, those of one GPU together."""
         return tuple(device for gpu in self.gpus(node).all for device in gpu.devices)
 
-    def of_other_vendors(self, node: str) -> dict[str, list[DeviceFacts]]:
+    def of_other_vendors(self, node: str) -> dict[str, list[Device]]:
         """Return a node's GPUs of other vendors' drivers, by driver."""
         by_driver: dict[str, list[ResourceSlice]] = {}
         for one in self._dra.pools.slices_on(node):
@@ -57,14 +57,14 @@ class DeviceIndex:
         return {device.name for one in slices for device in one.devices if self._dra.holders(device.id)}
 
 
-def _newest(slices: Iterable[ResourceSlice]) -> list[DeviceFacts]:
-    """Read the devices of the newest generation of each pool."""
+def _newest(slices: Iterable[ResourceSlice]) -> list[Device]:
+    """List the GPUs of the newest generation of each pool."""
     slices = list(slices)
     newest: dict[str, int] = {}
     for one in slices:
         newest[one.pool] = max(one.generation, newest.get(one.pool, 0))
     current = (device for one in slices if one.generation == newest[one.pool] for device in one.devices)
-    return [facts for facts in map(facts_of, current) if facts is not None]
+    return [device for device in current if device.model.is_gpu]
 
 
 class DeviceKindIndex:
@@ -129,13 +129,14 @@ class DeviceKindIndex:
         shown = self._devices.gpus(node.name).devices
         taken = [device for key, device in shown.items() if key in allocated]
         touched = {device.gpu for device in taken}
-        whole = {device.gpu for device in taken if not device.mig_profile}
+        whole = {device.gpu for device in taken if not device.model.mig_profile}
 
         def is_free(device: Device) -> bool:
-            facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
-            if facts is None or facts.name in allocated:
-                return facts is None
-            return facts.gpu not in (whole if facts.mig_profile else touched)
+            if device.driver != NVIDIA_DRIVER or device.name not in shown:
+                return True
+            if device.name in allocated:
+                return False
+            return not touched or device.gpu not in (whole if device.model.mig_profile else touched)
 
         return tuple(dict.fromkeys(kind for device, kind in of_node.by_device if is_free(device)))
 
@@ -144,13 +145,13 @@ class DeviceKindIndex:
         shown = self._devices.gpus(node.name).devices
         if not shown:
             return None
-        first: dict[KindKey, tuple[int, Device, DeviceFacts | None]] = {}
+        first: dict[KindKey, tuple[int, Device, bool]] = {}
         by_device: list[tuple[Device, int]] = []
         rules = self._dra.taint_rules()
         for device in (device for pool in self._dra.pools.pools(node) for device in pool.devices):
-            facts = shown.get(device.name) if device.driver == NVIDIA_DRIVER else None
-            key = kind_key(device, facts, blocking_taints(device, rules))
-            by_device.append((device, first.setdefault(key, (len(first), device, facts))[0]))
+            is_shown = device.driver == NVIDIA_DRIVER and device.name in shown
+            key = kind_key(device, is_shown, blocking_taints(device, rules) if rules or device.taints else ())
+            by_device.append((device, first.setdefault(key, (len(first), device, is_shown))[0]))
         numbers = Counter(position for _, position in by_device)
         content = tuple((key, numbers[position]) for key, (position, _, _) in first.items())
         shared = self._shared.get(content)
@@ -158,8 +159,8 @@ class DeviceKindIndex:
             if len(self._shared) >= KINDS_KEPT:
                 self._shared.clear()
             kinds = (
-                DeviceKind(device, facts, blocking_taints(device, rules), numbers[position])
-                for position, device, facts in first.values()
+                DeviceKind(one, one.model if is_shown else None, blocking_taints(one, rules), numbers[position])
+                for position, one, is_shown in first.values()
             )
             shared = DeviceKinds(next(self._serials), tuple(kinds), self._dra.classes, self._knowledge)
             self._shared[content] = shared

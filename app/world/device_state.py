@@ -19,13 +19,13 @@ from app.kube.claimed_devices import (
     choice_of,
     claimed_devices,
 )
-from app.kube.device_classes import DeviceClass, DeviceTaintRule, read_class, read_taint_rule
-from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
+from app.kube.device_classes import DeviceClass, DeviceTaintRule
+from app.kube.device_models import NVIDIA_DRIVER, DeviceModel
 from app.kube.devices import ResourceSlice
 from app.kube.pending_pods import PendingPod
 from app.kube.pods import Pod
-from app.kube.resource_claims import DeviceRequest, ResourceClaim, read_resource_claim, read_resource_claim_template
-from app.kube.slice_reading import read_slice
+from app.kube.records import read_record
+from app.kube.resource_claims import DeviceRequest, ResourceClaim, ResourceClaimTemplate
 from app.nodes.model import Node
 from app.placement.scheduler_demand import HeldUnits
 from app.world.device_index import DeviceIndex, DeviceKindIndex
@@ -57,7 +57,7 @@ class DeviceState:
 
     def put_slice(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceSlice. Raises MalformedPod, QuantityError."""
-        self.take_slice(read_slice(document))
+        self.take_slice(read_record(ResourceSlice, document))
 
     def take_slice(self, resource_slice: ResourceSlice) -> None:
         before = self.dra.pools.get(resource_slice.name)
@@ -73,7 +73,7 @@ class DeviceState:
 
     def put_device_class(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceClass, which affects every node with slices. Raises MalformedPod."""
-        self.take_device_class(read_class(document))
+        self.take_device_class(read_record(DeviceClass, document))
 
     def take_device_class(self, device_class: DeviceClass) -> None:
         if self.classes.put(device_class):
@@ -106,7 +106,7 @@ class DeviceState:
 
     def put_claim(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaim. Raises MalformedPod, QuantityError."""
-        self.take_claim(read_resource_claim(document))
+        self.take_claim(read_record(ResourceClaim, document))
 
     def take_claim(self, claim: ResourceClaim) -> None:
         """Add or change a ResourceClaim as read; it affects the nodes of its devices."""
@@ -130,7 +130,7 @@ class DeviceState:
 
     def put_claim_template(self, document: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaimTemplate. Raises MalformedPod, QuantityError."""
-        self.take_claim_template(read_resource_claim_template(document))
+        self.take_claim_template(read_record(ResourceClaimTemplate, document).claim)
 
     def take_claim_template(self, template: ResourceClaim) -> None:
         self.dra.put_template(template)
@@ -141,16 +141,16 @@ class DeviceState:
 
     def has_template(self, document: Mapping[str, Any]) -> bool:
         """Tell whether a ResourceClaimTemplate is there as it is written, with the DeviceClasses that it names."""
-        return self.dra.has_template(read_resource_claim_template(document))
+        return self.dra.has_template(read_record(ResourceClaimTemplate, document).claim)
 
     def put_taint_rule(self, document: Mapping[str, Any]) -> None:
         """Add or change a DeviceTaintRule. Raises MalformedPod."""
-        self.take_taint_rule(read_taint_rule(document))
+        self.take_taint_rule(read_record(DeviceTaintRule, document))
 
     def take_taint_rule(self, rule: DeviceTaintRule) -> None:
-        before = self.dra.drop_taint_rule(rule.name)
+        before = self.dra.drop_taint_rule(rule.metadata.name)
         self.dra.put_taint_rule(rule)
-        if before != rule:
+        if before is None or before.spec != rule.spec:
             self._taints_changed(before, rule)
 
     def drop_taint_rule(self, name: str) -> None:
@@ -158,7 +158,7 @@ class DeviceState:
 
     def _taints_changed(self, *rules: DeviceTaintRule | None) -> None:
         """Sort the devices by kind anew that rules taint; most rules name a pool, which is that of one node."""
-        pools = [rule.pool for rule in rules if rule is not None]
+        pools = [rule.selector.get("pool") for rule in rules if rule is not None]
         if None in pools:
             self._devices_changed()
         else:
@@ -208,7 +208,7 @@ class DeviceState:
         classes = self.classes
         return claimed_devices(pod, self.dra.claim_spec, self.dra.template_spec, classes.family, classes.serving)
 
-    def claimed_facts(self, pod: Pod) -> Iterator[tuple[str, DeviceRequest, tuple[DeviceFacts, ...]]]:
+    def claimed_models(self, pod: Pod) -> Iterator[tuple[str, DeviceRequest, tuple[DeviceModel, ...]]]:
         """List each request of a pod's claims: the claim, the request, the devices that it has or may get today."""
         for _, claim, template in pod.claims:
             kind, key = ("ResourceClaim", claim) if claim else ("ResourceClaimTemplate", template)
@@ -216,16 +216,17 @@ class DeviceState:
             spec = self.dra.claim_spec(key) if claim else self.dra.template_spec(key)
             has = self.dra.allocated_claim(key) if claim else None
             for request in (choice for choices in (spec.requests if spec else ()) for choice in choices):
-                facts = self.allocated_facts(has) if has is not None else self._selectable(choice_of(request))
-                yield f"{kind} {key}", request, tuple(dict.fromkeys(filter(None, facts)))
+                models = self.allocated_models(has) if has is not None else self._selectable(choice_of(request))
+                yield f"{kind} {key}", request, tuple(dict.fromkeys(models))
 
-    def allocated_facts(self, claim: ResourceClaim) -> Iterator[DeviceFacts]:
-        """List the facts of the devices that a claim has, as far as ResourceSlices show them."""
+    def allocated_models(self, claim: ResourceClaim) -> Iterator[DeviceModel]:
+        """List the models of the devices that a claim has, as far as ResourceSlices show them."""
         ids = {result.device for result in claim.allocation.results} if claim.allocation is not None else set()
         slices = (one for pool in {device[:2] for device in ids} for one in self.dra.pools.slices_of(pool))
-        yield from filter(None, (facts_of(device) for one in slices for device in one.devices if device.id in ids))
+        devices = (device for one in slices for device in one.devices if device.id in ids)
+        yield from (device.model for device in devices if device.model.is_gpu)
 
-    def _selectable(self, choice: DeviceChoice) -> Iterator[DeviceFacts | None]:
+    def _selectable(self, choice: DeviceChoice) -> Iterator[DeviceModel]:
         for of_node in self.kinds.fleet():
             selected = (of_node.kinds[position] for position in of_node.select(choice, tolerate_all=True))
-            yield from (kind.facts or facts_of(kind.device) for kind in selected)
+            yield from (kind.device.model for kind in selected if kind.device.model.is_gpu)

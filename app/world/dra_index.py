@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolID, PoolIndex
 from app.knowledge.gpu_resources import Families
 from app.knowledge.products import normal_form
 from app.kube.api_kinds import API_KINDS
 from app.kube.device_classes import DeviceClass, DeviceClassIndex, DeviceTaintRule
-from app.kube.device_facts import facts_of
-from app.kube.devices import BLOCKING_EFFECTS, DeviceID, ResourceSlice
+from app.kube.devices import DeviceID, ResourceSlice
 from app.kube.resource_claims import ClaimSpec, ResourceClaim
 
 DRIVERS = ("gpu.nvidia.com", "compute-domain.nvidia.com", "gpu.amd.com", "gpu.intel.com", "other")
@@ -36,24 +37,22 @@ class DeviceCounts:
     def __init__(self) -> None:
         self.devices: Counter[Count] = Counter()
         self.pools: Counter[Count] = Counter()
-        self._of_pool: dict[PoolID, tuple[Counter[Count], Count]] = {}
+        self._of_pool: dict[PoolID, tuple[dict[Count, int], dict[Count, int]]] = {}
         self._of_claim: dict[str, Counter[Count]] = {}
 
     def put_pool(self, pool: PoolID, slices: Iterable[ResourceSlice]) -> None:
         """Count a pool anew, from all slices that it has now; it is gone where there are none."""
-        devices, state = self._of_pool.pop(pool, (None, None))
-        if devices is not None and state is not None:
-            self.devices -= devices
-            self.pools[state] -= 1
+        devices, states = self._of_pool.pop(pool, ({}, {}))
+        self.devices.subtract(devices)
+        self.pools.subtract(states)
         if present := list(slices):
             driver = label_of(pool[0])
             generation = max(one.generation for one in present)
             newest = [one for one in present if one.generation == generation]
-            state = driver, "complete" if len(newest) == newest[0].size else "incomplete"
-            devices = _count(driver, newest)
-            self.devices += devices
-            self.pools[state] += 1
-            self._of_pool[pool] = devices, state
+            state = "complete" if len(newest) == newest[0].spec.pool.size else "incomplete"
+            devices, states = self._of_pool[pool] = _count(driver, newest), {(driver, state): 1}
+            self.devices.update(devices)
+            self.pools.update(states)
 
     def put_claim(self, claim: ResourceClaim) -> None:
         """Count the devices of a claim anew."""
@@ -73,10 +72,10 @@ def label_of(driver: str) -> str:
     return driver if driver in DRIVERS else "other"
 
 
-def _count(driver: str, slices: Iterable[ResourceSlice]) -> Counter[Count]:
+def _count(driver: str, slices: Iterable[ResourceSlice]) -> dict[Count, int]:
     devices = [device for one in slices for device in one.devices]
-    tainted = sum(any(taint.effect in BLOCKING_EFFECTS for taint in device.taints) for device in devices)
-    return Counter({(driver, "published"): len(devices), (driver, "tainted"): tainted})
+    tainted = sum([one.tainted for one in devices if one.taints])
+    return {(driver, "published"): len(devices), (driver, "tainted"): tainted}
 
 
 SPECS_SHARED = 1_000
@@ -117,9 +116,11 @@ class DRAIndex:
         return tuple(rule for _, rule in sorted(self._rules.items()))
 
     def put_slice(self, pool_slice: ResourceSlice) -> None:
-        self.drop_slice(pool_slice.name)
+        before = self.pools.get(pool_slice.name)
         self.pools.put(pool_slice)
         self._count(pool_slice)
+        if before is not None and (before.driver, before.pool) != (pool_slice.driver, pool_slice.pool):
+            self._count(before)
 
     def drop_slice(self, name: str) -> None:
         pool_slice = self.pools.get(name)
@@ -159,12 +160,12 @@ class DRAIndex:
 
     def _shared(self, claim: ResourceClaim) -> ResourceClaim:
         """Let claims that ask the same share one object, so that a template's thousand claims cost a thousand keys."""
-        if any(choice.capacity is not None for choices in claim.spec.requests for choice in choices):
+        if any(choice.requested is not None for choices in claim.spec.requests for choice in choices):
             return claim  # such a request has no hash
         if len(self._specs) >= SPECS_SHARED:
             self._specs.clear()
         shared = self._specs.setdefault(claim.spec, claim.spec)
-        return claim if shared is claim.spec else replace(claim, spec=shared)
+        return claim if shared is claim.spec else structs.replace(claim, spec=shared)
 
     def claim_spec(self, key: str) -> ClaimSpec | None:
         """Return what a claim asks, by namespace/name; None if it is not known."""
@@ -209,8 +210,11 @@ class DRAIndex:
             products = self._products.get((driver, pool))
             if products is None:
                 devices = (device for one in self.pools.slices_of((driver, pool)) for device in one.devices)
-                read = ((device.name, facts_of(device)) for device in devices)
-                products = {key: normal_form(facts.label) for key, facts in read if facts is not None and facts.label}
+                products = {
+                    device.name: normal_form(device.model.label)
+                    for device in devices
+                    if device.model.is_gpu and device.model.label
+                }
                 self._products[driver, pool] = products
             if name in products:
                 yield products[name]
@@ -228,7 +232,7 @@ class DRAIndex:
         return self._templates.get(template.key) == template and classes <= self.classes.keys()
 
     def put_taint_rule(self, rule: DeviceTaintRule) -> None:
-        self._rules[rule.name] = rule
+        self._rules[rule.metadata.name] = rule
         self.current = replace(self.current, taint_rules=self.taint_rules())
 
     def drop_taint_rule(self, name: str) -> DeviceTaintRule | None:

@@ -38,9 +38,7 @@ class ImageIndex:
 
         Without any it is the empty tuple.
         """
-        if not self._facts:
-            return ()
-        known = [self._facts.get(container.image) for container in pod.containers]
+        known = [self._facts.get(container.image) for container in pod.containers] if self._facts else []
         return tuple(facts.digest if facts else "" for facts in known) if any(known) else ()
 
     def with_facts(self, pod: Pod) -> Pod:

@@ -136,7 +136,10 @@ class NodeGroups:
         if left is not joined:
             self._count(self._counts, [left] if left else [], [joined] if joined else [])
         former = self._dialects_by_node.pop(before.name, NO_DIALECTS) if before is not None else NO_DIALECTS
-        dialects = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_DIALECTS
+        if before is not None and after is not None and before.labels is after.labels:
+            dialects = former
+        else:
+            dialects = label_dialects_of(after.labels, self._knowledge) if after is not None else NO_DIALECTS
         if after is not None:
             self._dialects_by_node[after.name] = dialects
         if former != dialects:

@@ -15,31 +15,24 @@ from typing import Any, Generic, TypeVar
 
 from app.knowledge.tables import Knowledge
 from app.kube.gangs import read_workload
-from app.kube.gpu_usage import FINISHED, GPUUsage, read_bound_requests, read_gpu_usage
+from app.kube.gpu_usage import GPUUsage, read_bound_requests, read_gpu_usage
 from app.kube.pending_pods import PendingPod, read_pending_pod
+from app.kube.pod_object import PodObject
 from app.kube.pod_requests import CORE_MILLI, CPU, PODS, Amounts, PodRequests, quantity_units
 from app.kube.pod_shapes import PodShape, read_pod_shape
 from app.nodes.mig_state import node_that_gives_one_unit
 from app.nodes.model import Node
-from app.values.json_members import member
 
 Place = tuple[str, str]
 """The key of a workload (kube/gangs.py workload_of), and a node."""
 
 
-def read_place(document: Mapping[str, Any]) -> Place | None:
-    """Read the workload and the node of a running pod with claims; None for any other pod.
-
-    Raises MalformedPod.
-    """
-    spec, status = (member(document, key, dict, "") or {} for key in ("spec", "status"))
-    node = member(spec, "nodeName", str, "spec.")
-    if not (node and spec.get("resourceClaims")) or member(status, "phase", str, "status.") in FINISHED:
+def read_place(pod: PodObject) -> Place | None:
+    """Read the workload and the node of a running pod with claims; None for any other pod."""
+    if not (pod.spec.node_name and pod.spec.resource_claims) or pod.finished:
         return None
-    metadata = member(document, "metadata", dict, "") or {}
-    namespace = member(metadata, "namespace", str, "metadata.") or "default"
-    group = read_workload(namespace, document)
-    return (intern(group), intern(node)) if group else None
+    group = read_workload(pod)
+    return (intern(group), intern(pod.spec.node_name)) if group else None
 
 
 class ClaimingPods:
@@ -93,38 +86,23 @@ class PodRecord:
 NO_POD = PodRecord()
 
 
-def uid_of(document: Mapping[str, Any]) -> str:
-    """Return the UID of a pod, empty without one.
-
-    Raises MalformedPod.
-    """
-    return member(member(document, "metadata", dict, "") or {}, "uid", str, "metadata.") or ""
-
-
 def read_pod_record(
-    document: Mapping[str, Any], knowledge: Knowledge, before: GPUUsage | None = None, keep_document: bool = False
+    pod: PodObject, knowledge: Knowledge, before: GPUUsage | None = None, document: Mapping[str, Any] | None = None
 ) -> PodRecord:
-    """Read a pod. `before` is what it was last seen to hold; `keep_document` keeps the document of a pending pod.
+    """Read a pod. `before` is what it was last seen to hold; a pending pod keeps the `document`.
 
     Raises MalformedPod, QuantityError.
     """
-    requests = read_bound_requests(document)
+    requests = read_bound_requests(pod)
     usage, pending = None, None
     if requests is None or requests.may_have_gpus:
         # A running pod holds what it held: only its CPU and memory can be resized.
-        running = (document.get("status") or {}).get("phase") not in FINISHED
-        same = before and running and (document.get("spec") or {}).get("nodeName") == before.node
-        usage = before if same else read_gpu_usage(document, knowledge)
+        same = before and not pod.finished and pod.spec.node_name == before.node
+        usage = before if same else read_gpu_usage(pod, knowledge)
     if requests is None:
-        pending = read_pending_pod(document, knowledge, keep_document)
-    return PodRecord(
-        usage,
-        requests,
-        pending,
-        read_pod_shape(document, usage, requests, pending),
-        read_place(document),
-        node_that_gives_one_unit(document, knowledge),
-    )
+        pending = read_pending_pod(pod, knowledge, document)
+    shape = read_pod_shape(pod, usage, requests, pending)
+    return PodRecord(usage, requests, pending, shape, read_place(pod), node_that_gives_one_unit(pod, knowledge))
 
 
 NOTHING: Mapping[str, int] = {}

@@ -16,8 +16,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.kube.gangs import Gang, gang_of, pod_group_key, with_pod_group, workload_of
+from app.kube.gangs import Gang, gang_of, pod_group_key, workload_of
 from app.kube.pending_pods import PendingPod
+from app.kube.pod_object import pod_object
 from app.kube.pods import GPU_MEMORY, Pod
 from app.nodes.model import Node
 from app.placement.engine import judge
@@ -225,15 +226,15 @@ def gang_of_pod(state: State, pod: Pod, document: Mapping[str, Any]) -> Gang | N
 
     Where no document of another pod is kept, it is the pod's own with what the other requests.
     """
-    if not (key := gang_of(pod.namespace, document)):
+    if not (key := gang_of(pod_object(document))):
         return None
     waiting = state.pending_pods.of_gang(key)
     own = waiting.get(pod.uid)
     others = [other for uid, other in waiting.items() if uid != pod.uid]
     alike = {**document, "status": {}}  # its claims are not theirs
     documents = (document, *(other.document or _like(alike, own, other) for other in others))
-    gang = Gang(key, documents, state.allocations.bound_of(workload_of(pod.namespace, {}, pod.pod_group)))
-    return with_pod_group(gang, state.pod_groups.get(f"{pod.namespace}/{pod.pod_group}"))
+    bound = state.allocations.bound_of(workload_of(pod.namespace, {}, pod.pod_group))
+    return Gang(key, documents, bound, state.pod_groups.get(f"{pod.namespace}/{pod.pod_group}"))
 
 
 def _like(document: Mapping[str, Any], own: PendingPod | None, other: PendingPod) -> Mapping[str, Any]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects
-from app.kube.gangs import workload_of
+from app.kube.gangs import PodGroup, workload_of
 from app.kube.gpu_usage import GPUUsage
 from app.kube.numa_zones import NUMAZones
 from app.kube.objects import Namespace, RuntimeClass
 from app.kube.pending_pods import PendingPod
+from app.kube.pod_object import pod_object
 from app.kube.pod_shapes import PodShape
 from app.kube.pods import Pod
 from app.nodes.gpu_health import HEALTHY, Health
@@ -34,7 +35,6 @@ from app.world.pod_index import (
     PodCounts,
     PodRecord,
     read_pod_record,
-    uid_of,
 )
 from app.world.verdict_cache import ChangeLog
 
@@ -99,7 +99,7 @@ class State:
         self.pending_pods = PendingPodIndex()
         self.claiming_pods = ClaimingPods()
         self.pod_counts = PodCounts[PodShape]()
-        self.pod_groups: dict[str, Mapping[str, Any]] = {}
+        self.pod_groups: dict[str, PodGroup] = {}
         self.admission_objects = AdmissionObjects()
         self.images = ImageIndex()
         self.free_gpus = FreeGPUs()
@@ -136,9 +136,7 @@ class State:
             node = replace(node, node_class=replace(node.node_class, refuses_several=True))
         if (topology := self._free.topologies.get(node.name)) is not None:
             node = replace(node, node_class=replace(node.node_class, numa=replace(topology[0], free=topology[0].total)))
-        if kinds is not None:
-            node = replace(node, devices=kinds)
-        return node.with_free(self._free.of(node), self.node_requests.cpu_left(node))
+        return node.with_free(self._free.of(node), self.node_requests.cpu_left(node), kinds)
 
     def drop_node(self, name: str) -> None:
         self._nodes_as_read.pop(name, None)
@@ -155,7 +153,8 @@ class State:
 
         Raises MalformedPod, QuantityError.
         """
-        self.take_pod(uid_of(document), read_pod_record(document, self.knowledge, keep_document=True))
+        pod = pod_object(document)
+        self.take_pod(pod.metadata.uid, read_pod_record(pod, self.knowledge, document=document))
 
     def _take_refusal(self, uid: str, node: str | None) -> None:
         """Set the node whose device plugin refused several units of a shared GPU to a pod; None for no such pod.

@@ -11,7 +11,7 @@ What policies say of a pod is kept by pod template: pods of one template get one
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from app.dra.cluster_devices import ClusterDevices
 from app.dra.selectors import Selection
@@ -19,17 +19,18 @@ from app.knowledge.tables import Knowledge
 from app.kube.admission_objects import AdmissionObjects
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.existing_pods import ExistingPods
+from app.kube.gangs import PodGroup
 from app.kube.node_selectors import NodeSelectorTerm
 from app.kube.pods import PREFIX, Pod, gpu_amounts
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
 from app.policy.match import Ruling, ruling_for
+from app.values.computations import T
 from app.world.device_state import DeviceState
 from app.world.fleet_facts import FleetFacts
 from app.world.state import State
 
-T = TypeVar("T")
 RULINGS_KEPT = 1024
 """Distinct pod templates in a cache; a ruling costs about 150 µs to make and 2 kB to keep."""
 LARGEST_KEPT = 1 << 14
@@ -140,7 +141,7 @@ class World:
     volumes: Mapping[str, tuple[NodeSelectorTerm, ...]] = field(default_factory=dict)
     existing_pods: ExistingPods | None = None
     expected: ExpectedDemand | None = None
-    pod_group: Mapping[str, Any] | None = None
+    pod_group: PodGroup | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
     idle_seconds: Mapping[float, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
@@ -148,6 +149,11 @@ class World:
     asking: frozenset[str] = frozenset()
     judges_creation: bool = False
     unread_limits: tuple[str, ...] = ()
+
+    def ruling(self, pod: Pod) -> Ruling:
+        """Return what the policies say of a pod in its namespace; pods of one template share a cached ruling."""
+        labels = self.state.namespaces.labels(pod.namespace)
+        return self.rulings.of(pod, labels, self.policies, self.state)
 
     def copied(self) -> "World":
         """Copy what the state changes in place. The copy is shallow, because what is in it is replaced."""

@@ -8,7 +8,8 @@ from app.admission.claim_conversion import Conversion, convert
 from app.dra.allocator import NodeAllocation, allocate
 from app.dra.selectors import Selection
 from app.kube.pods import read_pod
-from app.kube.resource_claims import read_resource_claim_template
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaimTemplate
 from app.world.state import State
 from tests.builders import demand, knowledge, state_of
 from tests.dra.makes import device, device_class, slice_of
@@ -46,5 +47,5 @@ def reasons_of(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 def allocated(conversion: Conversion, state: State) -> NodeAllocation:
     """Return what the allocator says of the claim on the node."""
-    claim = read_resource_claim_template(conversion.template)
+    claim = read_record(ResourceClaimTemplate, conversion.template).claim
     return allocate([claim], state.nodes["n"], state.devices.dra.current, Selection())

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from app.admission.claim_conversion import Conversion, convert
 from app.dra.allocator import Outcome
 from app.kube.pods import read_pod
-from app.kube.resource_claims import read_resource_claim_template
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaimTemplate
 from app.placement.engine import judge
 from tests.admission.converted import CLASSES, allocated, cluster, conversion_of, reasons_of
 from tests.builders import container, demand, gpus, knowledge, pod
@@ -60,7 +61,8 @@ def test_each_container_uses_as_many_devices_as_it_requested_and_the_pod_as_kube
 
     assert (verdict.outcome is Outcome.ALLOCATED) == (free >= read.amount(GPU))
     counts = {
-        request.name: request.count for (request,) in read_resource_claim_template(outcome.template).spec.requests
+        request.name: request.count
+        for (request,) in read_record(ResourceClaimTemplate, outcome.template).claim.spec.requests
     }
     assert sum(counts.values()) == read.amount(GPU)
     for one in read.containers:

@@ -11,17 +11,18 @@ import pytest
 
 from app.admission.json_patch import apply
 from app.admission.review import ReviewResult
-from app.api.admission_routes import review
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot import fill
 from app.dra.selectors import compile_selector
+from app.kube.devices import ResourceSlice
 from app.kube.pods import read_pod
-from app.kube.slice_reading import read_slice
+from app.kube.records import read_record
 from app.settings import Settings
 from app.telemetry.logs import today
 from app.world.state import State
 from tests.builders import container, knowledge, node_document, pod, policy
+from tests.finished import review
 
 SEC = policy("sec", "placement: {products: {deny: [H100]}}, admission: {maxGPUsPerPod: 2}")
 GPU = {"deviceClassName": "gpu.nvidia.com"}
@@ -106,7 +107,7 @@ def admitted(core: Core, document: dict[str, Any]) -> dict[str, Any]:
 
 def selected(expressions: list[str], product: str) -> bool:
     """Tell whether a device of a product is selected by all expressions."""
-    [device] = [one for one in read_slice(gpu_slice("n", product)).devices if one.name == "gpu-0"]
+    [device] = [one for one in read_record(ResourceSlice, gpu_slice("n", product)).devices if one.name == "gpu-0"]
     return all(compile_selector(expression).judge(device).matches is True for expression in expressions)
 
 

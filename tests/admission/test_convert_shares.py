@@ -14,7 +14,8 @@ from app.dra.cluster_devices import AllocatedDevices
 from app.dra.selectors import Selection
 from app.kube.claimed_devices import NO_SHARES
 from app.kube.pods import read_pod
-from app.kube.resource_claims import Allocation, ResourceClaim, Result, read_resource_claim_template
+from app.kube.records import read_record
+from app.kube.resource_claims import Allocation, ResourceClaimTemplate, result_of
 from tests.admission.converted import CLASSES
 from tests.builders import demand, gpus, knowledge, pod
 from tests.dra.recorded_worlds import WORLDS, state_of
@@ -37,13 +38,13 @@ def pods_that_fit(conversion: Conversion, node: str) -> int:
     facts = state.devices.dra.current
     allocated = AllocatedDevices()
     facts = type(facts)(facts.pools, facts.classes, facts.taint_rules, allocated, facts.claims, facts.templates)
-    template = read_resource_claim_template(conversion.template)
+    template = read_record(ResourceClaimTemplate, conversion.template).claim
     for number in range(20):
         verdict = allocate([template], state.nodes[node], facts, Selection())
         if not verdict.devices:
             return number
-        results = tuple(Result(one.request, one.device.id, consumed=one.consumed) for one in verdict.devices)
-        allocated.put(ResourceClaim(f"default/{number}", template.spec, Allocation(results)))
+        results = tuple(result_of(one.request, one.device.id, one.consumed) for one in verdict.devices)
+        allocated.put(template.allocated(f"default/{number}", Allocation.of(results)))
     raise AssertionError("more than 20 pods fit")
 
 

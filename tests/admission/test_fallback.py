@@ -52,7 +52,7 @@ def test_guard_is_left_out_where_its_policy_does_not_select_every_pod(owner: str
     written = text(policy("most", f"{match}, admission: {{privileged: Deny}}"))
 
     assert "is privileged" not in written
-    assert "# privileged too: policy most says less for some pods." in written
+    assert "# privileged too: policy default says otherwise for some pods." in written
 
 
 def test_guard_is_left_out_where_a_policy_has_an_exception_to_it() -> None:
@@ -64,8 +64,29 @@ def test_guard_is_left_out_where_a_policy_has_an_exception_to_it() -> None:
     written = text(excepted)
 
     assert "is privileged" not in written
-    assert "# privileged too: policy default says less for some pods." in written
+    assert "# privileged too: policy default says otherwise for some pods." in written
     assert "NVIDIA_VISIBLE_DEVICES" in written
+
+
+def test_guard_is_left_out_where_some_policy_refuses_what_it_would_repair() -> None:
+    """F161: the API server would change the pod before gpu-usher sees it, so that none would be refused."""
+    copying = policy("every", "admission: {extendedResources: {requestsOnly: CopyToLimits}}")
+    strict = "match: {workloadClass: [notebook]}, admission: {extendedResources: {requestsOnly: Deny}}"
+
+    written = text(copying, policy("notebook", strict))
+
+    assert "# extendedResources.requestsOnly too: policy notebook says otherwise for some pods." in written
+    assert "JSONPatch" not in written
+
+
+def test_guard_is_left_out_where_every_policy_with_it_has_an_exception() -> None:
+    """F12: a pod may be of both exceptions."""
+    excepted = f"admission: {{privileged: Deny}}, {EXCEPTION % 'rules: [privileged],'}"
+
+    written = text(policy("one", excepted), policy("two", excepted))
+
+    assert "is privileged" not in written
+    assert "is privileged" in text(policy("one", excepted), policy("two", "admission: {privileged: Deny}"))
 
 
 def test_policy_that_only_says_more_leaves_the_guards() -> None:

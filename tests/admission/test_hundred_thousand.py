@@ -15,11 +15,11 @@ import jsonpatch
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from app.api.admission_routes import review as answer
 from app.server.service import Service
 from app.values.errors import WireError
 from tests.admission.fleets import fleet
 from tests.builders import container, gpus, make_service, pod, policies, policy, review
+from tests.finished import review as answer
 from tests.oracles.apiserver import stored, with_runtime_class
 from tests.oracles.extended_resources import change_problems, problems, resource_problems
 from tests.oracles.pods import pods, random_pod, spoiled_pods

@@ -4,9 +4,10 @@
 import json
 from typing import Any
 
-from app.api.admission_routes import Reviewed, review
+from app.api.admission_routes import Reviewed
 from app.server.service import Service
 from tests.builders import review as wrap
+from tests.finished import review
 
 LABEL = {"gpu-usher.io/policy": "true"}
 CONFIGMAPS = {"group": "", "version": "v1", "resource": "configmaps"}

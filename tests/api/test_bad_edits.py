@@ -10,17 +10,18 @@ import pytest
 import yaml
 
 from app import __version__
-from app.api.admission_routes import review
 from app.cluster.files import read_policies, shipped_policies
 from app.cluster.policy_watch import LAST_GOOD_SET, VALID_ONES, PolicyBook
 from app.events.policy_reports import config_map_data
 from app.policy.load import LAST_GOOD, MOUNTED
 from app.server.service import Service
+from app.values.computations import finish
 from app.values.errors import PolicyError
 from tests.api.bad_edits import MISTAKES, NO_OBJECT, VALID
 from tests.api.policy_reviews import CONFIGMAPS, GPUPOLICIES, config_map, denial_message, gpu_policy
 from tests.builders import gpus, knowledge, make_service, pod, policy
 from tests.builders import review as wrap
+from tests.finished import review
 
 BASE = policy("base", "priority: 30, admission: {maxGPUsPerPod: 4, runtimeClassName: nvidia}")
 Content = str | bytes
@@ -58,7 +59,7 @@ class Cluster:
         service = make_service(self._certs, [])
         service.book = PolicyBook(self.folder, knowledge(), lambda: "2026-11-21", live=True)
         self.list_into(service.book)
-        service.book.load()
+        finish(service.book.load())
         return service
 
     def list_into(self, book: PolicyBook) -> None:
@@ -147,7 +148,7 @@ def test_bad_edit_that_came_in_is_served_around_by_old_and_new_replicas(tmp_path
 
     cluster.write(content)
     cluster.list_into(running.book)
-    running.book.load()
+    finish(running.book.load())
     without = cluster.start()
     cluster.write(VALID)
     cluster.keep_last_good(cluster.start().book)
@@ -193,7 +194,7 @@ def test_start_waits_a_moment_for_the_last_good_set(tmp_path: Path) -> None:
     before = service.health()["ready"], service.book.serving
 
     cluster.list_into(service.book)
-    service.book.load()
+    finish(service.book.load())
 
     assert before == (False, VALID_ONES)
     assert (service.health()["ready"], service.book.serving) == (True, LAST_GOOD_SET)
@@ -219,7 +220,7 @@ def test_edit_that_mends_the_set_is_taken_after_such_a_start(tmp_path: Path) -> 
     restarted = cluster.start()
 
     cluster.write(policy("own", "priority: 41"))
-    restarted.book.load()
+    finish(restarted.book.load())
 
     assert (restarted.book.error, names(restarted)) == (None, {"base", "default", "own"})
     assert {policy.spec.priority for policy in restarted.policies.policies} >= {41}
@@ -232,7 +233,7 @@ def test_last_good_set_that_this_version_cannot_read_is_left_out(tmp_path: Path)
     service = cluster.start()
 
     service.book.put_config_map(f"gpu-usher/{LAST_GOOD}", {"new.yaml": policy("new", "fieldOfTomorrow: 1")})
-    service.book.load()
+    finish(service.book.load())
 
     assert (service.book.serving, names(service)) == (VALID_ONES, {"base", "default"})
 
@@ -244,7 +245,7 @@ def test_label_on_the_mounted_config_map_does_not_load_it_twice(tmp_path: Path) 
 
     service.book.put_config_map(f"gpu-usher/{MOUNTED}", {"base.yaml": BASE})
 
-    assert service.book.load().error is None
+    assert finish(service.book.load()).error is None
 
 
 def test_deletion_of_the_mounted_config_map_is_let_in_with_a_warning(service: Service) -> None:

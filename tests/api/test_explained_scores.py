@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.api.extender_routes import filter_nodes, prioritize
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.server.service import Service
 from app.values.computations import finish
 from tests.builders import container, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes, prioritize
 
 GPU = "nvidia.com/gpu"
 GROUP = {"jobset.sigs.k8s.io/jobset-name": "train"}

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.api.explain_api import Explainer
-from app.api.time_slices import MOST_WAITING, in_slices
+from app.cluster.time_slices import MOST_WAITING, in_slices
 from app.server.service import Service
 from app.values.errors import WireError
 from app.web.api import create_web_app

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import ExtenderAnswer, filter_steps, prioritize_steps
-from app.api.preemption import preempt_steps
+from app.api.extender_routes import ExtenderAnswer, filter_nodes, prioritize
+from app.api.preemption import preempt
 from app.api.wire import encode
 from app.server.service import Service
 from app.values.computations import finish
@@ -42,13 +42,13 @@ def asked_with(resources: dict[str, Any]) -> dict[str, Any]:
 
 def filtered(service: Service, asked: dict[str, Any], other_pods: bool = False, names: Any = None) -> list[str]:
     body = encode({"Pod": asked, "NodeNames": names or list(service.nodes)})
-    answer: dict[str, list[str]] = json.loads(finish(filter_steps(body, service, other_pods)).body)
+    answer: dict[str, list[str]] = json.loads(finish(filter_nodes(body, service, other_pods)).body)
     return answer["NodeNames"]
 
 
 def scored(service: Service, asked: dict[str, Any], other_pods: bool = False) -> dict[str, int]:
     body = encode({"Pod": asked, "NodeNames": list(service.nodes)})
-    return {row["Host"]: row["Score"] for row in json.loads(finish(prioritize_steps(body, service, other_pods)).body)}
+    return {row["Host"]: row["Score"] for row in json.loads(finish(prioritize(body, service, other_pods)).body)}
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -71,7 +71,7 @@ def test_whole_nodes_come_back_to_a_pod_without_gpus(tmp_path: Path) -> None:
     service = make_service(tmp_path, fleet(), filter_answer="shortlist")
     body = encode({"Pod": asked_with(CPU), "Nodes": {"items": fleet()}})
 
-    items = json.loads(finish(filter_steps(body, service)).body)["Nodes"]["items"]
+    items = json.loads(finish(filter_nodes(body, service)).body)["Nodes"]["items"]
 
     assert [item["metadata"]["name"] for item in items] == list(service.nodes)
 
@@ -108,8 +108,8 @@ def test_second_extender_leaves_a_pod_of_the_first_as_it_was_decided_there(tmp_p
     assert filtered(service, asked, True, first) == first
     assert set(first) <= {"gpu-0", "gpu-1", "gpu-2"}
     assert set(scored(service, asked, other_pods=True).values()) == {0}
-    assert victims_kept(preempt_steps, service, asked, True) == {"cpu-0"}
-    assert victims_kept(preempt_steps, service, asked, False) == set()
+    assert victims_kept(preempt, service, asked, True) == {"cpu-0"}
+    assert victims_kept(preempt, service, asked, False) == set()
 
 
 def victims_kept(steps: Any, service: Service, asked: dict[str, Any], other_pods: bool) -> set[str]:
@@ -148,7 +148,7 @@ def test_answer_that_decides_nothing_is_not_recorded(tmp_path: Path, asked: dict
     body = encode({"Pod": asked, "NodeNames": list(service.nodes)})
 
     answers: list[ExtenderAnswer] = [
-        finish(partial(steps, other_pods=True)(body, service)) for steps in (filter_steps, prioritize_steps)
+        finish(partial(steps, other_pods=True)(body, service)) for steps in (filter_nodes, prioritize)
     ]
 
     assert [answer.decided for answer in answers] == [decided, decided]

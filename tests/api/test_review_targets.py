@@ -12,11 +12,12 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from app.api.admission_routes import Reviewed, review
+from app.api.admission_routes import Reviewed
 from app.server.service import Service
 from app.values.errors import WireError
 from tests.builders import container, gpus, pod
 from tests.builders import review as wrap
+from tests.finished import review
 
 GPU = "nvidia.com/gpu"
 BAD = gpus("500m")

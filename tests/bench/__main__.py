@@ -14,9 +14,7 @@ from pathlib import Path
 
 from fastapi import Request, Response
 
-from app.api.admission_routes import review as answer_review
 from app.api.app import create_tls_app
-from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import decode_extender_args, encode
 from app.cluster.files import shipped_policies
 from app.cluster.garbage_collection import leave_out_all
@@ -29,6 +27,8 @@ from tests.bench.following import bench
 from tests.bench.measure import ROUNDS, Scaled, cpu, middle, paced, per_request, served
 from tests.bench.rows import Row, print_rows, timed, timed_pair
 from tests.builders import container, make_service, pod, policies, policy, review
+from tests.finished import filter_nodes, prioritize
+from tests.finished import review as answer_review
 
 NODES = 5_000
 PODS = 50_000

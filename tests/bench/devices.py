@@ -16,7 +16,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from app.api.extender_routes import filter_nodes
 from app.cluster.garbage_collection import leave_out_all
 from app.cluster.reflector import Reflector
 from app.cluster.watched_kinds import core_kinds, dra_kinds
@@ -33,6 +32,7 @@ from tests.bench.fleet import node_name
 from tests.bench.measure import REFERENCE_MS, ROUNDS, Scaled, cpu, middle, paced, reference, resident_mib
 from tests.bench.rows import Row, print_rows, timed, timed_pair
 from tests.builders import make_service, node_document, pod, shipped
+from tests.finished import filter_nodes
 
 Document = dict[str, Any]
 NODES, GPUS = 5_000, 8

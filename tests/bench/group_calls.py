@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.api.extender_routes import filter_nodes
 from app.api.wire import encode
 from app.server.service import Service
 from tests.builders import gpus, make_service, node_document, pod
+from tests.finished import filter_nodes
 
 MEMBERS = 16
 NODES = (1000, 5000)

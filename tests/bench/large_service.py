@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import httpx
 import uvloop
 
-from app.api.extender_routes import filter_nodes, prioritize
 from app.server.composition import build
 from app.server.listeners import Listeners
 from app.server.process import return_large_blocks
@@ -30,6 +29,7 @@ from tests.bench.cloud_server import lives
 from tests.bench.fleet import filter_arguments
 from tests.bench.measure import Figure, cpu, reference
 from tests.builders import gpus, pod
+from tests.finished import filter_nodes, prioritize
 
 T = TypeVar("T")
 PROBE_SECONDS = 0.002

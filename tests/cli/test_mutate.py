@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 from app.admission.preview import preview, target_of_new_object
 from app.admission.review_targets import WORKLOADS
 from app.admission.reviewed_pod import ReviewContext
-from app.api.admission_routes import review
 from app.cli.verbs import app
 from app.values.errors import BadInput
 from tests.builders import container, gpus, make_service, node_document, pod, policy
 from tests.builders import review as wrap
+from tests.finished import review
 
 RUN = CliRunner()
 CORPUS = sorted((Path(__file__).parents[1] / "corpus").glob("*.yaml"))

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The probes of the certificate controller over real sockets, while it takes its turns."""
 
+import asyncio
 import datetime as dt
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import httpx
+from anyio.from_thread import start_blocking_portal
 
-from app.cli.probes import serve_probes
+from app.cli.probes import Turns, serve_probes
 from app.tls.controller import Controller, Names
 from tests.controlplane.processes import free_port, wait_until
 from tests.tls.test_hostile_certificates import Stored
@@ -27,9 +28,10 @@ class ProbedController:
         self.store.objects[self.names.lease] = {"metadata": {}}
         self.seconds = 0.0
         self.url = ""
-        self.controller = Controller(
+        controller = Controller(
             self.store, self.names, lambda: dt.datetime.now(dt.UTC), lambda: self.seconds, turn_seconds=0.01
         )
+        self.turns = Turns(controller, lambda: self.seconds)
 
     def get(self, path: str) -> tuple[int, str]:
         answer = httpx.get(self.url + path, verify=False, trust_env=False, timeout=5)
@@ -39,17 +41,22 @@ class ProbedController:
 @contextmanager
 def probed(turning: bool = True) -> Iterator[ProbedController]:
     """Answer probes while the certificate controller takes its turns."""
-    probed_controller, stop, port = ProbedController(), threading.Event(), free_port()
+    probed_controller, port = ProbedController(), free_port()
     probed_controller.url = f"http://127.0.0.1:{port}"
-    thread = threading.Thread(target=probed_controller.controller.run, args=(stop,))
-    answers = {"/livez": probed_controller.controller.alive, "/readyz": probed_controller.controller.ready}
-    with serve_probes(port, answers):
-        if turning:
-            thread.start()
-        yield probed_controller
-        stop.set()
-        if turning:
-            thread.join()
+    with serve_probes(port, probed_controller.turns.probes):
+        if not turning:
+            yield probed_controller
+            return
+        with start_blocking_portal() as loop:
+            stop = loop.call(make_stop)
+            turns = loop.start_task_soon(probed_controller.turns.run, stop)
+            yield probed_controller
+            loop.call(stop.set)
+            turns.result(SECONDS)
+
+
+async def make_stop() -> asyncio.Event:
+    return asyncio.Event()
 
 
 def test_controller_is_ready_after_a_turn_that_succeeded() -> None:

@@ -16,7 +16,7 @@ BOUNDS: dict[tuple[str, ...], float] = {("--version",): 0.25, ("policy", "lint")
 ROUNDS = 10
 """Rounds at most: beside other work some take half as much again, as what is imported falls out of the cache."""
 LIGHT = ("main", "help", "manual", "verbs")
-HEAVY = ("fastapi", "pydantic", "kubernetes", "yaml", "cryptography", "uvicorn", "httpx")
+HEAVY = ("fastapi", "pydantic", "kubernetes", "yaml", "cryptography", "uvicorn", "aiohttp", "httpx")
 
 
 def cpu_seconds(words: tuple[str, ...]) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the API server: no connection outlives its request, whatever the other side does."""
+"""The client of the API server: its verbs and errors, and no connection that outlives its request."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from kubernetes.client import Configuration
 
-from app.cluster.apiserver import ApiServer
+from app.cluster.apiserver import MERGE, OBJECT_SECONDS, STRATEGIC, ApiServer
+from app.tls.lease import DURATION_SECONDS
+from app.values.errors import ApiError
 from tests.authorities import make_authority, write_leaf
 
 LINE = b'{"type":"BOOKMARK"}\n'
@@ -92,3 +95,85 @@ def test_request_that_is_cancelled_leaves_no_connection_behind(
         gc.collect()
 
     assert [str(warning.message) for warning in seen if warning.category is ResourceWarning] == []
+
+
+PATH = "/api/v1/namespaces/team/secrets/s"
+THING = {"metadata": {"name": "s"}}
+VERBS: dict[str, tuple[Callable[[ApiServer], Coroutine[None, None, object]], str, str, object]] = {
+    "read": (lambda server: server.read(PATH), "GET", "application/octet-stream", None),
+    "create": (lambda server: server.create(PATH, THING), "POST", "application/json", THING),
+    "replace": (lambda server: server.replace(PATH, THING), "PUT", "application/json", THING),
+    "patch": (lambda server: server.patch(PATH, THING), "PATCH", STRATEGIC, THING),
+    "merge": (lambda server: server.patch(PATH, THING, MERGE), "PATCH", MERGE, THING),
+}
+
+
+def asked(verb: str, answer: Callable[[web.Request], web.Response]) -> tuple[object, list[tuple[str, str, object]]]:
+    """Send one request to a server that answers so; return what the client returns, and the requests as they came."""
+    came: list[tuple[str, str, object]] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        came.append((request.method, request.content_type, await request.json() if request.can_read_body else None))
+        return answer(request)
+
+    async def go() -> object:
+        app = web.Application()
+        app.router.add_route("*", PATH, handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            async with ApiServer(lambda: Configuration(host=url)) as server:
+                return await VERBS[verb][0](server)
+        finally:
+            await runner.cleanup()
+
+    return asyncio.run(go()), came
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_object_is_sent_as_its_verb_wants_and_read_from_the_answer(verb: str) -> None:
+    _, method, kind, document = VERBS[verb]
+
+    answer, came = asked(verb, lambda _request: web.json_response({"kind": "Secret"}, status=201))
+
+    assert answer == {"kind": "Secret"}
+    assert came == [(method, kind, document)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "message"),
+    [
+        pytest.param(
+            web.json_response({"message": "secrets is forbidden"}, status=403), 403, "403: secrets is", id="Status"
+        ),
+        pytest.param(web.Response(text="<html>", status=502), 502, "502", id="page of a proxy"),
+        pytest.param(web.Response(text="ok"), 200, f"{PATH}: no object: ", id="no JSON"),
+        pytest.param(web.json_response([1]), 200, f"{PATH}: no object: ", id="a list"),
+        pytest.param(web.Response(status=307, headers={"Location": PATH}), 307, "307", id="redirect"),
+    ],
+)
+@pytest.mark.parametrize("verb", VERBS)
+def test_answer_without_the_object_is_an_error_with_its_status(
+    verb: str, answer: web.Response, status: int, message: str
+) -> None:
+    """No answer of the API server, or of a proxy before it, ends a controller."""
+    with pytest.raises(ApiError) as raised:
+        asked(verb, lambda _request: web.Response(body=answer.body, status=answer.status, headers=answer.headers))
+
+    assert (raised.value.status, str(raised.value)[: len(message)]) == (status, message)
+
+
+def test_object_that_does_not_exist_is_none_when_read_and_an_error_when_written() -> None:
+    def missing(_request: web.Request) -> web.Response:
+        return web.json_response({"message": "not found"}, status=404)
+
+    assert asked("read", missing)[0] is None
+    with pytest.raises(ApiError, match="404: not found"):
+        asked("replace", missing)
+
+
+def test_request_about_one_object_ends_in_less_than_the_duration_of_a_lease() -> None:
+    """The holder of the Lease learns that a write hangs before another may take over."""
+    assert OBJECT_SECONDS < DURATION_SECONDS

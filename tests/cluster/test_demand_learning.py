@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from app.kube.pods import Pod, read_pod
+from app.placement.unusable_capacity import EXPECTED_DEMANDS_KEPT
 from app.policy.demand import DemandClass, ExpectedDemand
 from app.world.demand_learning import (
     DEMANDS_KEPT,
-    EXPECTED_DEMANDS_KEPT,
     LEAST_PODS,
     DemandLearning,
     ExpectedDemandCache,

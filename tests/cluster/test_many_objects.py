@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 from app.cluster.reflector import Clock, Reflector
-from app.cluster.slipped_pods import PolicyView, SlippedPods
+from app.cluster.slipped_pods import SlippedPods
 from app.cluster.watched_kinds import WatchedKind
 from app.kube.records import KubeObject
 from app.telemetry.metrics import Metrics
 from app.values.errors import ApiError
 from app.world.state import State
+from app.world.world import world_of
 from tests.bench.measure import reference
-from tests.builders import knowledge, node, pod, ruling, shipped
+from tests.builders import knowledge, node, shipped
 
 OBJECTS, PAGE = 100_000, 500
 MOST_REFERENCES = 5.0
@@ -113,7 +114,6 @@ def test_no_step_of_the_search_for_slipped_pods_grows_with_the_number_of_nodes()
     state, server = State(knowledge()), WrittenLists()
     some = node()
     state.nodes = dict.fromkeys(map(str, range(OBJECTS)), some)
-    view = PolicyView(lambda _: ruling(pod()), shipped, lambda: True)
-    slipped = SlippedPods(cast(Any, server), state, view, Metrics())
+    slipped = SlippedPods(cast(Any, server), state, lambda: world_of(state, shipped()), Metrics())
 
     assert min(longest_step(slipped.check_all_nodes()) / reference() for _ in range(ROUNDS)) < MOST_REFERENCES

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from app.cluster.watched_kinds import _pods
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
+from app.kube.pod_object import pod_object
 from app.kube.pod_requests import PodRequests
+from app.kube.records import read_record
 from app.values.errors import QuantityError
 from app.world.pod_index import NodeRequests
 from app.world.state import State
@@ -74,7 +76,9 @@ def test_gpu_usage_of_a_watched_pod_is_that_of_its_whole_reading(
     spec = {"nodeName": "n", "containers": containers, "initContainers": init_containers}
     document = {"metadata": {"name": "p", "uid": "p"}, "spec": spec, "status": {"phase": phase}}
 
-    assert _pods(State(knowledge())).read(document).usage == read_gpu_usage(document, knowledge())
+    kind = _pods(State(knowledge()))
+    watched = read_record(kind.shape, document)
+    assert kind.read(watched).usage == read_gpu_usage(pod_object(document), knowledge())
 
 
 ODD: tuple[Any, ...] = (
@@ -118,7 +122,7 @@ def test_odd_amounts_in_a_pod_are_bad_input_and_leave_the_sums_as_they_were(
     for uid, bound, requests in events:
         spec = {"nodeName": "n" if bound else "", "containers": [{"resources": {"requests": requests}}]}
         try:
-            alive[uid] = read_bound_requests({"spec": spec})
+            alive[uid] = read_bound_requests(pod_object({"spec": spec}))
         except QuantityError:
             alive[uid] = None  # as the watch does: counted, and removed
         bookings.put(uid, alive[uid])
@@ -135,7 +139,7 @@ def test_pod_that_requests_pods_does_not_end_the_watch() -> None:
     spec = {"nodeName": "n", "containers": [{"resources": {"requests": {"pods": "-1"}}}]}
 
     with pytest.raises(QuantityError, match="pods"):
-        read_bound_requests({"spec": spec})
+        read_bound_requests(pod_object({"spec": spec}))
 
 
 @pytest.mark.parametrize("resource", ["cpu", "pods", "memory"])
@@ -181,8 +185,8 @@ def test_nothing_is_kept_of_pods_that_are_gone() -> None:
 
 def test_garbage_collector_does_not_visit_what_is_kept_of_pods() -> None:
     """It would hold the event loop for a second in a cluster of 500,000 pods."""
-    read = read_bound_requests(bound("p", {"cpu": "1", "memory": "1Gi"}))
-    usage = read_gpu_usage(bound("q", {"nvidia.com/gpu": "1"}), knowledge())
+    read = read_bound_requests(pod_object(bound("p", {"cpu": "1", "memory": "1Gi"})))
+    usage = read_gpu_usage(pod_object(bound("q", {"nvidia.com/gpu": "1"})), knowledge())
 
     assert read is not None
     assert usage is not None
@@ -192,7 +196,7 @@ def test_garbage_collector_does_not_visit_what_is_kept_of_pods() -> None:
 
 
 def test_pods_of_one_template_share_what_they_request() -> None:
-    one, other = (read_bound_requests(bound(name, {"cpu": "1", "memory": "1Gi"})) for name in "pq")
+    one, other = (read_bound_requests(pod_object(bound(name, {"cpu": "1", "memory": "1Gi"}))) for name in "pq")
 
     assert one is not None
     assert other is not None

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 from app.admission.review import validate
 from app.admission.reviewed_pod import ReviewContext
-from app.api.extender_routes import filter_nodes
-from app.api.preemption import preempt
 from app.explain.pending_pod import explain
 from app.kube.claimed_devices import NO_CLAIMED_DEVICES
 from app.kube.pods import gpu_amounts, read_pod
@@ -25,6 +23,7 @@ from app.policy.merge import PodGPURequest
 from app.server.service import Service
 from app.values.computations import finish
 from tests.builders import container, gpus, knowledge, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes, preempt
 
 REFUSING = policy("strict", "match: {}, placement: {unknownFacts: Refuse, cuda: {fromImage: true}}")
 LENIENT = policy("lenient", "match: {}, placement: {unknownFacts: Accept, cuda: {fromImage: true}}")

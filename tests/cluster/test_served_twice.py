@@ -16,7 +16,8 @@ from app.dra.allocator import Outcome, allocate
 from app.dra.selectors import Selection
 from app.kube.claimed_devices import DeviceChoice
 from app.kube.gpu_usage import GPUUsage
-from app.kube.resource_claims import read_resource_claim
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from app.placement.engine import judge
 from app.policy.demand import Demand
 from app.world.state import State
@@ -97,7 +98,7 @@ class Cluster:
 
     def _bind_claim(self, uid: str, count: int) -> None:
         cluster = self.state.devices.dra.current
-        wanted = read_resource_claim(claim(uid, count))
+        wanted = read_record(ResourceClaim, claim(uid, count))
         verdict = allocate((wanted,), self.state.nodes[NODE], cluster, Selection())
         assert verdict.outcome is Outcome.ALLOCATED
         self.by_claim[uid] = [one.device.name for one in verdict.devices]

@@ -11,12 +11,12 @@ import pytest
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.cluster.reflector import Clock
-from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, PolicyView, SlippedPod, SlippedPods, slip_of
+from app.cluster.slipped_pods import NODE_SECONDS, SLICE_PODS, SlippedPod, SlippedPods, slip_of
 from app.kube.pods import read_pod
-from app.policy.match import ruling_for
 from app.telemetry.metrics import Metrics
 from app.world.state import State
-from tests.builders import gpus, knowledge, node_document, pod, policies, policy, setting, shipped, state_of
+from app.world.world import world_of
+from tests.builders import gpus, node_document, pod, policies, policy, setting, shipped, state_of
 from tests.cluster.fake_apiserver import FakeApi, served, status
 
 H100_ONLY = policies(policy("pinned", "placement: {products: {allow: [H100]}}"))
@@ -26,16 +26,6 @@ FLEET = [node_document("h100"), node_document("t4", "Tesla-T4"), *NAMESPACES]
 
 def cluster_of(*pods: dict[str, Any]) -> State:
     return state_of([*FLEET, *({"apiVersion": "v1", **document} for document in pods)])
-
-
-def policy_view(state: State, policy_set: Any = None, shadow: bool = False) -> PolicyView:
-    chosen = policy_set or shipped()
-    return PolicyView(
-        lambda slipping: ruling_for(slipping, state.namespaces.labels(slipping.namespace), chosen, knowledge()),
-        lambda: chosen,
-        lambda: True,
-        shadow,
-    )
 
 
 def running_pod(name: str, node: str, admitted: bool = True, **spec: Any) -> dict[str, Any]:
@@ -50,7 +40,7 @@ def running_pod(name: str, node: str, admitted: bool = True, **spec: Any) -> dic
 
 def slip_found(document: dict[str, Any], node: str, policy_set: Any = None, shadow: bool = False) -> SlippedPod | None:
     state = cluster_of()
-    return slip_of(read_pod(document), state.nodes[node], state, policy_view(state, policy_set, shadow))
+    return slip_of(read_pod(document), state.nodes[node], world_of(state, policy_set or shipped()), shadow)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +92,7 @@ def test_what_happens_to_a_node_later_misplaces_nobody(label: dict[str, str]) ->
     """Such a node is refused to new pods; those on it were placed correctly."""
     state = state_of([node_document("h100", labels=label)])
 
-    assert slip_of(read_pod(running_pod("p", "h100")), state.nodes["h100"], state, policy_view(state)) is None
+    assert slip_of(read_pod(running_pod("p", "h100")), state.nodes["h100"], world_of(state, shipped())) is None
 
 
 class Scene:
@@ -131,7 +121,9 @@ class Scene:
 
         async def play() -> None:
             async with served({"/api/v1/pods": self.api}) as server:
-                slipped = SlippedPods(server, self.state, policy_view(self.state), self.metrics, Clock(sleep=sleep))
+                slipped = SlippedPods(
+                    server, self.state, lambda: world_of(self.state, shipped()), self.metrics, clock=Clock(sleep=sleep)
+                )
                 await slipped.check_all_nodes()
                 for happen in between:
                     happen()
@@ -231,13 +223,13 @@ def test_a_slice_of_pods_is_judged_in_little_time() -> None:
     """F98: at most about 2 ms of CPU between two turns of the loop; 20 ms here, for a busy machine."""
     state = cluster_of()
     documents = [running_pod(f"p{number}", "h100", annotations={"products": "H100"}) for number in range(SLICE_PODS)]
-    view = policy_view(state)
-    slip_of(read_pod(documents[0]), state.nodes["h100"], state, view)
+    world = world_of(state, shipped())
+    slip_of(read_pod(documents[0]), state.nodes["h100"], world)
 
     def once() -> int:
         started = time.thread_time_ns()
         for document in documents:
-            slip_of(read_pod(document), state.nodes["h100"], state, view)
+            slip_of(read_pod(document), state.nodes["h100"], world)
         return time.thread_time_ns() - started
 
     assert min(once() for _ in range(5)) < 20e6

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.snapshot import LARGEST_YAML_BYTES, SNAPSHOT_KINDS, fill, read_snapshot
+from app.cluster.snapshot import LARGEST_YAML_BYTES, SNAPSHOT_KINDS, bound_volumes, fill, read_snapshot
 from app.demo.sample_fleets import demo_fleet
 from app.values.errors import BadInput, SnapshotError
 from app.world.state import State
@@ -176,3 +176,12 @@ def test_any_bytes_are_objects_or_a_snapshot_error(data: bytes) -> None:
         assert str(error).startswith("f:")  # noqa: PT017  # either outcome is fine, a crash is not
     else:
         assert all(isinstance(document, dict) for document in objects)
+
+
+def test_malformed_affinity_of_a_volume_is_told_with_its_place() -> None:
+    """F86."""
+    required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": 7, "operator": "In", "values": ["a"]}]}]}
+    volume = {"kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {"nodeAffinity": {"required": required}}}
+
+    with pytest.raises(BadInput, match=r"^PersistentVolume v: spec\.nodeAffinity\.required\."):
+        bound_volumes([volume])

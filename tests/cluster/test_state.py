@@ -16,6 +16,7 @@ from app.cluster.snapshot import fill
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds, topology_kinds
 from app.kube.admission_objects import ADMISSION_KINDS
 from app.kube.gpu_usage import read_gpu_usage
+from app.kube.pod_object import pod_object
 from app.kube.pods import gpu_amounts, read_pod
 from app.kube.records import read_record
 from app.nodes.gpu_health import Health
@@ -191,7 +192,7 @@ def test_quick_sum_of_what_a_pod_holds_is_the_exact_one(
     document = pod(*(containers or [gpus(0)]), initContainers=started, nodeName="n")
     exact = gpu_amounts(read_pod(document), knowledge().families.of)
 
-    usage = read_gpu_usage(document, knowledge())
+    usage = read_gpu_usage(pod_object(document), knowledge())
 
     assert exact == (usage.units if usage else ())
 
@@ -203,7 +204,7 @@ def test_bound_pod_of_a_wrong_shape_behind_its_first_gpu_is_malformed(second: An
     document["spec"] |= {"nodeName": "n", "containers": [*document["spec"]["containers"], second]}
 
     with pytest.raises(MalformedPod, match=r"spec.containers\[1\]"):
-        read_gpu_usage(document, knowledge())
+        read_gpu_usage(pod_object(document), knowledge())
 
 
 def test_every_watched_object_is_known_by_its_name_and_uid() -> None:

@@ -26,7 +26,6 @@ from app.kube.pods import PREFIX, read_pod
 from app.nodes.reading import read_node
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
-from app.policy.load import load_policies
 from app.policy.match import ruling_for
 from app.values.errors import BadInput
 from app.world.state import State
@@ -34,6 +33,7 @@ from app.world.world import world_of
 from tests.builders import knowledge, shipped
 from tests.corpus.manifests import ROOT, Collection, Object, own_collection, read_collection
 from tests.corpus.places import Cluster, Place, clusters, could_run
+from tests.finished import load_policies
 from tests.oracles.extended_resources import problems, resource_problems
 
 MOST_SHOWN = 40

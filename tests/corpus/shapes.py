@@ -16,10 +16,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from app.api.admission_routes import review as answer
 from app.policy.case_document import Expectation
 from app.server.service import Service
 from tests.builders import make_service, node_document, review
+from tests.finished import review as answer
 
 Object = dict[str, Any]
 FOLDER = Path(__file__).parent

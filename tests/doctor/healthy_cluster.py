@@ -13,7 +13,8 @@ import yaml
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.cluster_objects import Certificate, ExaminedCluster
 from app.doctor.fleet_checks import FindingLevel
-from tests.builders import knowledge, node, pod
+from app.nodes.model import Node
+from tests.builders import node, pod, world_with
 
 BASE = Path(__file__).parent.parent.parent / "deploy" / "base"
 MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
@@ -101,13 +102,18 @@ def objects() -> dict[str, list[Object]]:
     }
 
 
+def examined(*nodes: Node, **more: Any) -> ExaminedCluster:
+    """Examine a snapshot of these nodes alone."""
+    return ExaminedCluster(world_with(*nodes), **more)
+
+
 def cluster(broken: Break = lambda _: None, **more: Any) -> ExaminedCluster:
     changed = copy.deepcopy(objects())
     broken(changed)
+    nodes = more.pop("nodes", (node("gpu"), node("cpu", product=None, driver=None, offers={})))
     made = ExaminedCluster(
-        knowledge=knowledge(),
+        world_with(*nodes, policies=more.pop("policies", None)),
         objects={kind: tuple(items) for kind, items in changed.items()},
-        nodes=(node("gpu"), node("cpu", product=None, driver=None, offers={})),
         version="v1.36.3",
         ahead_seconds=0.4,
         certificates=(Certificate("Secret gpu-usher-tls", 0.5, "2026-01-08"),),

@@ -8,6 +8,7 @@ import pytest
 from app.doctor.cluster_checks import CHECKS, NEWEST_TESTED, OLDEST_TESTED, READS, examine_cluster
 from app.doctor.cluster_objects import Certificate, SlippedReport, asks_for_gpus
 from app.doctor.fleet_checks import FindingLevel
+from app.policy.compiled import PolicySet
 from tests.builders import gpus, knowledge, node, pod
 from tests.doctor.healthy_cluster import (
     FAMILY,
@@ -181,7 +182,7 @@ def test_missing_runtime_class_is_said_once_also_where_no_label_is_nvidias_and_o
         for finding in examine_cluster(cluster(put("RuntimeClass"), nodes=nodes))
         if "RuntimeClass" in finding.check
     ]
-    unwanted = examine_cluster(cluster(put("RuntimeClass"), nodes=nodes, runtime_classes=()))
+    unwanted = examine_cluster(cluster(put("RuntimeClass"), nodes=nodes, policies=PolicySet((), "")))
 
     assert [(finding.check, finding.objects) for finding in absent] == [
         ("RuntimeClassAbsent", ("RuntimeClass nvidia",))

@@ -8,11 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.verbs import app
-from app.doctor.device_checks import ExaminedDevices, examine_devices
+from app.doctor.device_checks import examine_devices
 from app.doctor.fleet_checks import Finding
-from app.kube.device_facts import NVIDIA_DRIVER
-from app.kube.resource_claims import read_resource_claim
-from tests.builders import node
+from app.kube.device_models import NVIDIA_DRIVER
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
+from tests.builders import node, world_with
 from tests.dra.worlds import DRIVER, Document, claim_document, class_document, cluster, device, request, slice_document
 
 ANY = class_document("any", f"device.driver == '{DRIVER}'")
@@ -24,7 +25,7 @@ def findings(*slices: Document, allocatable: dict[str, Any] | None = None, **mor
     """Examine the node n with some slices."""
     facts = cluster(slices, classes=more.pop("classes", (ANY,)), **more)
     made = node("n", product=None, driver=None, offers=allocatable or {})
-    return examine_devices(ExaminedDevices({"n": made}, facts))
+    return examine_devices(world_with(made, devices=facts))
 
 
 def checks(*slices: Document, **more: Any) -> list[str]:
@@ -74,21 +75,23 @@ def test_each_check_finds_what_it_is_for_and_nothing_else(
 
 def test_taint_that_a_claim_tolerates_holds_devices_for_somebody() -> None:
     devices = cluster([slice_document("s", [device("a", taints=[TAINT])])], classes=[ANY])
-    tolerant = read_resource_claim(claim_document("c", request(tolerations=[{"key": "xid", "operator": "Exists"}])))
+    tolerant = read_record(
+        ResourceClaim, claim_document("c", request(tolerations=[{"key": "xid", "operator": "Exists"}]))
+    )
     known = replace(devices, claims={tolerant.key: tolerant})
 
-    assert examine_devices(ExaminedDevices({"n": node("n")}, known)) == ()
+    assert examine_devices(world_with(node("n"), devices=known)) == ()
 
 
 def test_class_without_devices_is_reported_where_a_claim_requests_some() -> None:
     """F87: a driver's chart installs classes for every kind of device, most of which no cluster has."""
     classes = [class_document("x", "device.driver == 'no.example'")]
     devices = cluster([ONE], classes=classes)
-    claim = read_resource_claim(claim_document("c", request(deviceClassName="x")))
+    claim = read_record(ResourceClaim, claim_document("c", request(deviceClassName="x")))
     template = replace(devices, templates={claim.key: claim})
 
     found = [
-        examine_devices(ExaminedDevices({"n": node("n")}, facts))
+        examine_devices(world_with(node("n"), devices=facts))
         for facts in (devices, replace(devices, claims={claim.key: claim}), template)
     ]
 

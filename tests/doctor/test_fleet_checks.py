@@ -9,12 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.verbs import app
-from app.doctor.fleet_checks import CHECKS, ExaminedFleet, Finding, FindingLevel, examine
+from app.doctor.fleet_checks import CHECKS, Finding, FindingLevel, examine
 from app.doctor.held_gpus import pods_that_fail_to_start, with_pods
 from app.nodes.gpu_health import Health
 from app.values.errors import BadInput
 from tests.builders import knowledge, node, node_document, pod
 from tests.cluster.fake_exporter import fake_exporter
+from tests.doctor.healthy_cluster import examined
 from tests.kube.test_finished_pods import UNAVAILABLE
 
 GPU = "nvidia.com/gpu"
@@ -24,7 +25,7 @@ SOFT = [{"key": GPU, "value": "present", "effect": "PreferNoSchedule"}]
 
 def nodes_by_check(*nodes: Any, **more: Any) -> dict[str, tuple[str, ...]]:
     """Return the names of the nodes that each check reports."""
-    return {finding.check: finding.nodes for finding in examine(ExaminedFleet(nodes, **more))}
+    return {finding.check: finding.nodes for finding in examine(examined(*nodes, **more))}
 
 
 HEALTHY: dict[str, Any] = {"taints": TAINT, "capacity": {GPU: 8}}
@@ -63,7 +64,7 @@ def test_condition_of_the_network_is_advice_and_one_of_a_gpu_a_problem() -> None
     """F72, F87."""
     both = node("n", taints=TAINT, conditions={"GPUMissing": "True", "IBLinkFlapping": "True"})
 
-    found = {finding.level: finding.what for finding in examine(ExaminedFleet((both,)))}
+    found = {finding.level: finding.what for finding in examine(examined(both))}
 
     assert (
         "GPUMissing=True: nvidia-smi sees fewer GPUs than the VM size has, as AKS says" in found[FindingLevel.Problem]
@@ -97,7 +98,7 @@ def test_pods_that_kubelets_refused_are_counted_with_their_nodes(made: dict[str,
         refused(f"{name}-{n}", name, schedulerName=("default-scheduler", second)[n]) for name in "nm" for n in (0, 1)
     ]
 
-    findings = examine(with_pods(ExaminedFleet(nodes), [*pods, pod()], knowledge()))
+    findings = examine(with_pods(examined(*nodes), [*pods, pod()]))
     (finding,) = (finding for finding in findings if finding.check == "RefusedByKubelet")
 
     assert (finding.level, finding.nodes) == (FindingLevel.Advice, ("m", "n"))
@@ -194,7 +195,7 @@ def test_pod_that_failed_while_it_ran_is_no_finding() -> None:
     """F87."""
     evicted = {**pod(nodeName="n"), "status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low"}}
 
-    fleet = with_pods(ExaminedFleet((node("n", **HEALTHY),)), [evicted], knowledge())
+    fleet = with_pods(examined(node("n", **HEALTHY)), [evicted])
 
     assert (len(fleet.finished), examine(fleet)) == (1, ())
 
@@ -203,7 +204,7 @@ def test_what_dcgm_reports_is_named_with_its_cause() -> None:
     """F72."""
     reported = {"a": Health(1, 0, ("XID 79: GPU has fallen off the bus",)), "b": Health(0, 2, ("throttled",))}
 
-    findings = examine(ExaminedFleet((), health=reported))
+    findings = examine(examined(health=reported))
 
     assert [(finding.level, finding.nodes) for finding in findings] == [
         (FindingLevel.Problem, ("a",)),
@@ -214,13 +215,16 @@ def test_what_dcgm_reports_is_named_with_its_cause() -> None:
 
 def test_overrun_of_memory_is_reported() -> None:
     """F65: pods declare more than the GPUs have (docs/reference/sharing-and-memory.md#memory-budgets)."""
-    assert nodes_by_check(node("n", **HEALTHY), overrun=frozenset({"n"})) == {"GPUMemoryBudgetExceeded": ("n",)}
+    cluster = examined(node("n", **HEALTHY))
+    cluster.world.state.overrun.add("n")
+
+    assert [(finding.check, finding.nodes) for finding in examine(cluster)] == [("GPUMemoryBudgetExceeded", ("n",))]
 
 
 def test_same_finding_on_many_nodes_is_one() -> None:
     nodes = [node(f"n{index}", capacity={GPU: 8}) for index in range(30)]
 
-    [finding] = examine(ExaminedFleet(tuple(nodes)))
+    [finding] = examine(examined(*nodes))
 
     assert len(finding.nodes) == 30
     assert len(CHECKS) == len(set(CHECKS))
@@ -297,18 +301,15 @@ def test_cloud_that_labels_its_gpus_itself_needs_no_feature_discovery() -> None:
 def gke_findings(accelerator: str) -> list[Finding]:
     """Examine a node that GKE alone has labelled."""
     labels = {"cloud.google.com/gke-accelerator": accelerator}
-    facts = ExaminedFleet((node("gke", product=None, driver=None, labels=labels, taints=TAINT),))
-    return list(examine(with_pods(facts, (), knowledge())))
+    facts = examined(node("gke", product=None, driver=None, labels=labels, taints=TAINT))
+    return list(examine(with_pods(facts, ())))
 
 
 def test_component_that_is_installed_is_not_advised() -> None:
     """F87: nor is any other remedy that is in force."""
     bare = node("n", taints=None, capacity={GPU: 8})
 
-    remedies = [
-        examine(with_pods(ExaminedFleet((bare,), cpu_guard=guard), (), knowledge()))[0].remedy
-        for guard in (False, True)
-    ]
+    remedies = [examine(with_pods(examined(bare, cpu_guard=guard), ()))[0].remedy for guard in (False, True)]
 
     assert ["cpu-guard" in remedy for remedy in remedies] == [True, False]
 

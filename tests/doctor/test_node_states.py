@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from app.doctor.cluster_objects import ExaminedCluster
 from app.doctor.fleet_checks import Finding, FindingLevel, advice, by_urgency, problem
-from app.doctor.node_states import DatedNodes, examine_node_states, is_outage, read_ages
+from app.doctor.node_states import examine_node_states, is_outage, read_ages
 from app.kube.objects import NodeObject
 from app.kube.pending_pods import PendingPod
 from app.kube.records import read_record
 from app.nodes.conditions import NotReady, read_not_ready
 from app.nodes.reading import read_node
-from tests.builders import knowledge, node_document
+from tests.builders import knowledge, node_document, world_with
 
 NOW = dt.datetime(2026, 11, 27, 3, tzinfo=dt.UTC)
 STOPPED = {
@@ -34,6 +35,7 @@ NETWORK = {
 NEVER = {**STOPPED, "reason": "NodeStatusNeverUpdated", "message": "Kubelet never posted node status."}
 PLEG = {**NETWORK, "message": "PLEG is not healthy: pleg was last seen active 3m41s ago"}
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-11-27T02:11:00Z"}
+GPU = (("nvidia.com/gpu", 1),)
 STATE, UPGRADE = "nvidia.com/mig.config.state", "nvidia.com/gpu-driver-upgrade-state"
 
 
@@ -47,8 +49,10 @@ def document(name: str, ready: Any = None, created: str = "2026-11-01T00:00:00Z"
 
 
 def examined(*documents: dict[str, Any], pending: tuple[PendingPod, ...] = ()) -> tuple[Finding, ...]:
-    nodes = tuple(read_node(one, knowledge()) for one in documents)
-    return examine_node_states(DatedNodes(nodes, NOW.timestamp(), read_ages(documents), pending))
+    world = world_with(*(read_node(one, knowledge()) for one in documents))
+    for pod in pending:
+        world.state.pending_pods.put(pod.key, pod)
+    return examine_node_states(ExaminedCluster(world, now=NOW.timestamp(), since=read_ages(documents)))
 
 
 def test_nodes_that_stopped_answering_are_one_problem_with_their_gpus_and_the_time() -> None:
@@ -160,8 +164,8 @@ def test_nodes_that_wait_for_an_upgrade_are_advice_with_their_number() -> None:
 
 def test_pods_whose_scheduler_has_not_looked_at_them_name_it() -> None:
     """F87."""
-    waiting = PendingPod("team", "a", (), "2026-11-27T02:00:00Z", unseen_by="volcano")
-    fresh = PendingPod("team", "b", (), "2026-11-27T02:59:30Z", unseen_by="other")
+    waiting = PendingPod("team", "a", GPU, "2026-11-27T02:00:00Z", unseen_by="volcano")
+    fresh = PendingPod("team", "b", GPU, "2026-11-27T02:59:30Z", unseen_by="other")
 
     [finding] = examined(pending=(waiting, fresh))
 

@@ -8,7 +8,7 @@ import pytest
 from app.doctor.cluster_checks import examine_cluster
 from app.doctor.fleet_checks import Finding, FindingLevel, by_urgency
 from app.doctor.replica_checks import creation_now
-from app.doctor.webhook_checks import NAMESPACE_NAME
+from app.policy.problems import NAMESPACE_NAME
 from tests.doctor.healthy_cluster import (
     MUTATING,
     VALIDATING,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from app.kube.devices import Device, SemanticVersion
-from app.values.quantity import parse_quantity
+from app.kube.device_models import Amounts, Attributes, SemanticVersion
+from app.kube.devices import Device
 
 Json = dict[str, Any]
 
@@ -16,8 +16,13 @@ def device_of(
     driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, str], allow_multiple: bool = False
 ) -> Device:
     """Make a device; the keys of attributes and capacities are qualified names."""
-    amounts = {name: parse_quantity(amount) for name, amount in capacity.items()}
-    return Device(driver, "n", "gpu-0", attributes, amounts, allow_multiple_allocations=allow_multiple)
+    device = Device(
+        name="gpu-0",
+        attributes=Attributes(tuple(attributes), tuple(attributes.values())),
+        amounts=Amounts(tuple((name, amount, None) for name, amount in capacity.items())),
+        allow_multiple_allocations=allow_multiple,
+    )
+    return device.place(driver, "n", per_device=False)
 
 
 def facts_of(driver: str, device: Json) -> Device:

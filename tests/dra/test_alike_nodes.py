@@ -2,6 +2,7 @@
 """F135: nodes whose devices are alike are judged once, and get what each would get by itself."""
 
 import random
+from functools import partial
 
 import pytest
 
@@ -9,9 +10,10 @@ from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolIndex
 from app.dra.pod_claims import PodClaims
 from app.dra.pod_judge import AlikeNodes, ClaimJudge, reads_of
 from app.dra.selectors import Selection
-from app.kube.device_classes import read_class, read_taint_rule
-from app.kube.resource_claims import read_resource_claim
-from app.kube.slice_reading import read_slice
+from app.kube.device_classes import DeviceClass, DeviceTaintRule
+from app.kube.devices import ResourceSlice
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from tests.builders import node
 from tests.dra.worlds import (
     DRIVER,
@@ -44,11 +46,11 @@ def drawn_cluster(chance: random.Random) -> ClusterDevices:
             if chance.random() < 0.3:
                 held = allocated_document(f"{name}-{number}", f"d{number}")
                 held["status"]["allocation"]["devices"]["results"][0]["pool"] = name
-                claims.append(read_resource_claim(held))
-        slices.append(read_slice(slice_document(name, devices, nodeName=name, pool={"name": name})))
+                claims.append(read_record(ResourceClaim, held))
+        slices.append(read_record(ResourceSlice, slice_document(name, devices, nodeName=name, pool={"name": name})))
     rule = {"metadata": {"name": "r"}, "spec": {"deviceSelector": {"pool": chance.choice(NAMES)}, "taint": TAINT}}
-    classes = {"any": read_class(class_document("any", f"device.driver == '{DRIVER}'"))}
-    return ClusterDevices(PoolIndex(slices), classes, (read_taint_rule(rule),), AllocatedDevices(claims))
+    classes = {"any": read_record(DeviceClass, class_document("any", f"device.driver == '{DRIVER}'"))}
+    return ClusterDevices(PoolIndex(slices), classes, (read_record(DeviceTaintRule, rule),), AllocatedDevices(claims))
 
 
 REQUESTS = [
@@ -68,7 +70,7 @@ def test_answer_for_nodes_that_are_alike_is_that_of_each_by_itself(
 ) -> None:
     facts = drawn_cluster(random.Random(seed))
     constraints = [{"matchAttribute": f"{DRIVER}/{constraint}"}] if constraint else []
-    claim = read_resource_claim(claim_document("c", *requests, constraints=constraints))
+    claim = read_record(ResourceClaim, claim_document("c", *requests, constraints=constraints))
     together = ClaimJudge(PodClaims((claim,)), facts, Selection())
 
     for name in NAMES:
@@ -84,7 +86,7 @@ def test_two_pools_are_not_taken_for_one_pool_of_more_devices() -> None:
     pools = [
         slice_document(f"two-{index}", [device("a")], nodeName="two", pool={"name": f"two-{index}"}) for index in (0, 1)
     ]
-    facts = ClusterDevices(pools=PoolIndex(map(read_slice, (one, *pools))))
+    facts = ClusterDevices(pools=PoolIndex(map(partial(read_record, ResourceSlice), (one, *pools))))
     keys = AlikeNodes(facts, frozenset())
 
     assert len(facts.pools.pools(node("two"))) == 2
@@ -98,16 +100,16 @@ def test_devices_that_share_counters_or_capacity_are_not_alike_to_any() -> None:
         slice_document("s", sharedCounters=counters),
     ]
     for document in shared:
-        facts = ClusterDevices(PoolIndex([read_slice(document)]))
+        facts = ClusterDevices(PoolIndex([read_record(ResourceSlice, document)]))
         assert AlikeNodes(facts, frozenset()).key(node("n")) is None
 
 
 def test_facts_that_are_read_are_those_of_selectors_classes_and_constraints() -> None:
     facts = drawn_cluster(random.Random(0))
     constraints = [{"matchAttribute": f"{DRIVER}/numa"}]
-    claim = read_resource_claim(claim_document("c", request(selectors=[MODEL]), constraints=constraints))
+    claim = read_record(ResourceClaim, claim_document("c", request(selectors=[MODEL]), constraints=constraints))
     reads = reads_of([claim], facts)
 
     assert {str(read) for read in reads or ()} == {"device.driver", f"{DRIVER}/model", f"{DRIVER}/numa"}
-    capacity = read_resource_claim(claim_document("c", request(capacity={"memory": "1Gi"})))
+    capacity = read_record(ResourceClaim, claim_document("c", request(capacity={"memory": "1Gi"})))
     assert reads_of([capacity], facts) is None

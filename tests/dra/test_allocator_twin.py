@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from app.dra.allocator import Outcome, allocate
 from app.dra.selectors import Selection
-from app.kube.resource_claims import read_resource_claim
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from tests.builders import node
 from tests.dra.twin import slow_allocate
 from tests.dra.worlds import (
@@ -101,7 +102,7 @@ def shares() -> st.SearchStrategy[Document]:
 def test_the_first_of_all_ways_in_order_is_the_one_taken(world: Any) -> None:
     slices, holders, asked = world
     facts = cluster(slices, holders)
-    wanted = [read_resource_claim(document) for document in asked]
+    wanted = [read_record(ResourceClaim, document) for document in asked]
     verdict = allocate(wanted, node("n"), facts, Selection())
     expected = slow_allocate(wanted, node("n"), facts)
     assert verdict.outcome in (Outcome.ALLOCATED, Outcome.REFUSED), verdict.text

@@ -8,7 +8,8 @@ import pytest
 
 from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.selectors import Selection
-from app.kube.resource_claims import read_resource_claim
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from app.world.state import State
 from tests.dra.recorded_worlds import objects_of, state_of
 
@@ -56,7 +57,7 @@ def decide(*requests: tuple[str, int]) -> NodeAllocation:
         exactly = {"deviceClassName": device_class, "count": count, "selectors": selectors}
         documents.append({"name": f"r{index}", "exactly": exactly})
     claims = [
-        read_resource_claim({"metadata": {"name": f"c{number}"}, "spec": {"devices": {"requests": [document]}}})
+        read_record(ResourceClaim, {"metadata": {"name": f"c{number}"}, "spec": {"devices": {"requests": [document]}}})
         for number, document in enumerate(documents)
     ]
     state = eight_h100()

@@ -9,9 +9,9 @@ import pytest
 from app.admission.claim_template import selectors_of
 from app.demo.sample_fleets import demo_fleet
 from app.dra.selectors import compile_selector
-from app.kube.device_facts import NVIDIA_DRIVER, DeviceFacts, facts_of
-from app.kube.devices import Device
-from app.kube.slice_reading import read_slice
+from app.kube.device_models import NVIDIA_DRIVER
+from app.kube.devices import Device, ResourceSlice
+from app.kube.records import read_record
 from app.nodes.model import Node
 from app.nodes.reading import with_devices
 from app.placement.engine import judge_class
@@ -37,9 +37,9 @@ def older(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "spec": {**document["spec"], "devices": devices}}
 
 
-def with_one_device(facts: DeviceFacts) -> Node:
+def with_one_device(device: Device) -> Node:
     """Make a node without labels that has one device."""
-    return with_devices(node(product=None, driver=None, offers={}), [facts], [], knowledge())
+    return with_devices(node(product=None, driver=None, offers={}), [device], [], knowledge())
 
 
 def claimed(**annotations: str) -> Demand:
@@ -90,12 +90,11 @@ def test_cel_selects_the_devices_that_the_filters_accept(name: str, driver: str)
             if document["kind"] != "ResourceSlice":
                 continue
             published = document if driver == "as published" else older(document)
-            for device in read_slice(published).devices:
-                facts = facts_of(device)
-                assert facts is not None
-                if pod_demand.mig_profile and not facts.mig_profile:
+            for device in read_record(ResourceSlice, published).devices:
+                assert device.model.is_gpu
+                if pod_demand.mig_profile and not device.model.mig_profile:
                     continue  # a claim for slices is of their DeviceClass, whose devices have a profile
-                accepted = judge_class(pod_demand, with_one_device(facts).node_class) is None
+                accepted = judge_class(pod_demand, with_one_device(device).node_class) is None
                 assert selected(cel_of(pod_demand), device) == accepted, (device.name, cel_of(pod_demand))
                 verdicts.add(accepted)
     assert verdicts

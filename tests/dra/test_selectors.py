@@ -20,7 +20,7 @@ from app.dra.cel_facts import Read
 from app.dra.cel_parser import parse
 from app.dra.cel_syntax import NotJudged, SelectorError
 from app.dra.selectors import compile_selector
-from app.kube.devices import SemanticVersion
+from app.kube.device_models import SemanticVersion
 from tests.bench.measure import reference
 from tests.dra.facts import device_of, facts_of, make_device
 from tests.dra.oracle import Question, kubernetes_says, we_say

@@ -11,8 +11,9 @@ import pytest
 
 from app.admission.reviewed_pod import ReviewContext
 from app.dra.counters import share_of
+from app.kube.devices import ResourceSlice
 from app.kube.pods import read_pod
-from app.kube.slice_reading import read_slice
+from app.kube.records import read_record
 from app.placement.engine import class_for_demand, judge_class
 from app.policy.compiled import PolicySet
 from app.values.quantity import parse_quantity
@@ -135,6 +136,6 @@ def test_a_claim_has_a_device_alone_if_no_other_fits_beside_it(policy: str, requ
     """F135."""
     shown = {"value": "4", **({"requestPolicy": POLICIES[policy]} if POLICIES[policy] else {})}
     document = slice_document("s", [device("d", capacity={"units": shown}, allowMultipleAllocations=True)])
-    (one,) = read_slice(document).devices
+    (one,) = read_record(ResourceSlice, document).devices
     amounts = {"units": parse_quantity(requested)} if requested else None
     assert (share_of(one, amounts) is None) == alone

@@ -91,8 +91,8 @@ def within_counters(picked: Sequence[Picked], facts: ClusterDevices) -> bool:
     left: dict[tuple[str, str, str], Fraction] = {}
     for one in facts.pools.slices():
         consumers.update(device for device in one.devices if facts.allocated.holders(device.id))
-        for name, amounts in one.counter_sets:
-            left.update({(one.pool, name, counter): amount for counter, amount in amounts.items()})
+        for counters in one.spec.shared_counters or ():
+            left.update({(one.pool, counters.name, name): amount for name, amount in counters.amounts.items()})
     for device in consumers:
         for use in device.counters:
             for counter, amount in use.amounts.items():

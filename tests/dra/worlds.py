@@ -2,14 +2,16 @@
 """Builders of slices, claims and DeviceClasses as documents of resource.k8s.io/v1."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.dra.allocator import NodeAllocation, allocate
 from app.dra.cluster_devices import AllocatedDevices, ClusterDevices, PoolIndex
 from app.dra.selectors import Selection
-from app.kube.device_classes import read_class, read_taint_rule
-from app.kube.resource_claims import read_resource_claim
-from app.kube.slice_reading import read_slice
+from app.kube.device_classes import DeviceClass, DeviceTaintRule
+from app.kube.devices import ResourceSlice
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from tests.builders import node
 
 Document = dict[str, Any]
@@ -80,18 +82,20 @@ def cluster(
     rules: Iterable[Document] = (),
 ) -> ClusterDevices:
     """Read the facts of a cluster from documents."""
-    device_classes = map(read_class, classes)
+    device_classes = [read_record(DeviceClass, one) for one in classes]
     return ClusterDevices(
-        PoolIndex(map(read_slice, slices)),
+        PoolIndex(map(partial(read_record, ResourceSlice), slices)),
         {device_class.name: device_class for device_class in device_classes},
-        tuple(map(read_taint_rule, rules)),
-        AllocatedDevices(map(read_resource_claim, claims)),
+        tuple([read_record(DeviceTaintRule, one) for one in rules]),
+        AllocatedDevices(read_record(ResourceClaim, one) for one in claims),
     )
 
 
 def decide(facts: ClusterDevices, *claims: Document, name: str = "n", **node_facts: Any) -> NodeAllocation:
     """Ask the allocator what claims get on a node."""
-    return allocate([read_resource_claim(claim) for claim in claims], node(name, **node_facts), facts, Selection())
+    return allocate(
+        [read_record(ResourceClaim, claim) for claim in claims], node(name, **node_facts), facts, Selection()
+    )
 
 
 def devices_of(verdict: NodeAllocation) -> list[str]:

@@ -22,8 +22,7 @@ from app.cluster.kubeconfig import find_cluster
 from app.cluster.listing import read_objects
 from app.explain.pending_pod import explain
 from app.kube.api_kinds import FLEET
-from app.kube.existing_pods import REQUIRED_TERMS
-from app.kube.gpu_usage import FINISHED
+from app.kube.pod_object import FINISHED, REQUIRED_TERMS
 from app.kube.pods import DECISION
 from app.values.computations import finish
 from app.world.world import World

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 
+from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import Load
 from app.telemetry.logs import now
 from app.tls.controller import REGISTRATION
-from app.tls.kube_objects import KubeClient
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
@@ -172,16 +172,16 @@ class VersionWatch:
         return sorted(self.versions)
 
 
-class Interrupted(KubeClient):
+class Interrupted(ApiServer):
     """A client that calls a function before the request of a given number, the first being 1."""
 
-    def __init__(self, load: Load, number: int, act: Callable[[], None]) -> None:
+    def __init__(self, load: Load, number: int, act: Callable[[], Awaitable[None]]) -> None:
         super().__init__(load)
         self._left = number
         self._act = act
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, kind: str) -> Object:
+    async def _send(self, *words: Any, **named: Any) -> Object:
         self._left -= 1
         if not self._left:
-            self._act()
-        return super()._request(method, path, body, kind)
+            await self._act()
+        return await super()._send(*words, **named)

@@ -14,7 +14,7 @@ from app.intree.checks import (
     resources_left,
     taints_tolerated,
 )
-from app.kube.existing_pods import REQUIRED_TERMS
+from app.kube.pod_object import REQUIRED_TERMS, pod_object
 from app.values.reasons import Code
 from app.world.world import World
 from tests.controlplane.kubectl import Object
@@ -54,7 +54,7 @@ def expected_message(pod: Object, explanation: Explanation, world: World, asks_e
     """
     if explanation.in_tree and explanation.in_tree[0].reason == InTreeCause.SchedulingGated.name:
         return ""
-    pod_constraints = read_pod_constraints(pod, lambda _resource: False)
+    pod_constraints = read_pod_constraints(pod_object(pod), lambda _resource: False)
     verdicts = [
         _as_the_scheduler_reports(verdict, pod_constraints, world, asks_extender)
         for verdict in explanation.verdicts or ()

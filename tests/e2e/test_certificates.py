@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The certificate controller on a real API server, with the identity and the rights of deploy/ and no others."""
 
+import asyncio
 import base64
 import datetime as dt
 import itertools
@@ -11,13 +12,13 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import find_cluster
 from app.telemetry.logs import now
 from app.tls.authority import make_authority
 from app.tls.controller import API_SERVICE, REGISTRATION, ROTATE, Controller, Names
-from app.tls.kube_objects import CONFLICT, KubeClient
 from app.tls.pem import read_bundle, signed_by
-from app.values.errors import ApiError
+from app.values.errors import CONFLICT, ApiError
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
@@ -126,6 +127,14 @@ def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Run
     assert stage.service.metric("gpu_usher_cert_reload_total", result="error") == 0
 
 
+async def turns(server: ApiServer, number: int) -> None:
+    """Let a certificate controller with this client take turns, without any Lease."""
+    async with server:
+        writer = Controller(server, Names(others=("127.0.0.1",)), now, wait_seconds=0)
+        for _ in range(number):
+            await writer.turn()
+
+
 def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: RunningController) -> None:
     """Fault 48: without any Lease, one writer does a whole rotation between any two requests of the other."""
     plane = prepared
@@ -135,25 +144,18 @@ def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane
     watched = VersionWatch(plane)
     conflicts = 0
 
-    def rotate() -> None:
+    async def rotate() -> None:
         plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
-        kube = KubeClient(load)
-        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
-        for _ in range(3):
-            writer.turn()
-        kube.close()
+        await turns(ApiServer(load), 3)
 
     for number, requested in itertools.product(range(1, 11), (True, False)):
-        kube = Interrupted(load, number, rotate)
-        writer = Controller(kube, Names(others=("127.0.0.1",)), now, wait_seconds=0)
         if requested:
             plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
         try:
-            writer.turn()
+            asyncio.run(turns(Interrupted(load, number, rotate), 1))
         except ApiError as error:
             assert error.status == CONFLICT, error  # noqa: PT017  # whether there is one depends on the number
             conflicts += 1
-        kube.close()
 
     leaf = bundle = b""
     for _, kind, content in watched.finish():
@@ -171,16 +173,20 @@ def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: RunningCo
     before = read_bundle(data(plane, "ca", "ca.crt"))
     plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
     clock = [now()]
-    kube = KubeClient(find_cluster(plane.kubeconfig("certificates"), None))
-    writer = Controller(kube, Names(others=("127.0.0.1",)), lambda: clock[0], clock=lambda: clock[0].timestamp())
+    load = find_cluster(plane.kubeconfig("certificates"), None)
     counts = []
 
-    for hours in (0, 0, 0, 1, 1, 7 * 24 + 2, 0):
-        clock[0] += dt.timedelta(hours=hours)
-        writer.turn()
-        counts.append(len(read_bundle(data(plane, "ca", "ca.crt"))))
+    async def take_turns() -> None:
+        async with ApiServer(load) as server:
+            names = Names(others=("127.0.0.1",))
+            writer = Controller(server, names, lambda: clock[0], clock=lambda: clock[0].timestamp())
+            for hours in (0, 0, 0, 1, 1, 7 * 24 + 2, 0):
+                clock[0] += dt.timedelta(hours=hours)
+                await writer.turn()
+                counts.append(len(read_bundle(data(plane, "ca", "ca.crt"))))
 
-    kube.close()
+    asyncio.run(take_turns())
+
     last = read_bundle(data(plane, "ca", "ca.crt"))
     assert [1 + len(before)] * 5 == counts[:5]
     assert counts[-1] == 1
@@ -197,11 +203,9 @@ def test_webhook_of_another_server_keeps_its_ca(prepared: ControlPlane, stage: R
     elsewhere = {"url": "https://gpu-usher.elsewhere.example/mutate", "caBundle": other}
     before = prepared.api.get(MUTATING)["webhooks"][0]["clientConfig"]
     replace_client(prepared, elsewhere)
-    kube = KubeClient(find_cluster(prepared.kubeconfig("certificates"), None))
 
-    Controller(kube, Names(others=("127.0.0.1",)), now).turn()
+    asyncio.run(turns(ApiServer(find_cluster(prepared.kubeconfig("certificates"), None)), 1))
 
-    kube.close()
     assert prepared.api.get(MUTATING)["webhooks"][0]["clientConfig"] == elsewhere
     replace_client(prepared, before)
 

@@ -10,15 +10,17 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
 from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.cluster_devices import ClusterDevices, PoolIndex
 from app.dra.selectors import Selection
-from app.kube.device_classes import read_class
-from app.kube.resource_claims import ResourceClaim, read_resource_claim
-from app.kube.slice_reading import read_slice
+from app.kube.device_classes import DeviceClass
+from app.kube.devices import ResourceSlice
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from tests.builders import knowledge
@@ -76,8 +78,8 @@ def stage(plane: ControlPlane, request: pytest.FixtureRequest) -> ClaimCompariso
     plane.api.create_all(f"{dra_path(plane)}/deviceclasses", map(device_class, CLASSES))
     header = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     plane.start_scheduler({**header, **QUICK, "profiles": [{"schedulerName": PLAIN}]}, PLAIN)
-    slices = PoolIndex(map(read_slice, plane.api.items(f"{dra_path(plane)}/resourceslices")))
-    classes = {name: read_class(device_class(name)) for name in CLASSES}
+    slices = PoolIndex(map(partial(read_record, ResourceSlice), plane.api.items(f"{dra_path(plane)}/resourceslices")))
+    classes = {name: read_record(DeviceClass, device_class(name)) for name in CLASSES}
     nodes = {name: read_node(document, knowledge()) for name, document in zip(names, documents, strict=True)}
     return ClaimComparison(
         plane, create_namespace(plane, "drawn"), dra_version(plane), nodes, ClusterDevices(slices, classes)
@@ -115,11 +117,11 @@ def pose(stage: ClaimComparison, name: str, spec: Object, ends: bool) -> None:
     if not created.is_success:
         stage.seen["invalid"] += 1
         return
-    asked = read_resource_claim(created.json())
+    asked = read_record(ResourceClaim, created.json())
     verdicts = {node: allocate([asked], facts, stage.facts, stage.selection) for node, facts in stage.nodes.items()}
     document = stage.plane.api.create(f"/api/v1/namespaces/{stage.namespace}/pods", pod_of(stage, name))
     pod = decided(stage, document)
-    got = read_resource_claim(stage.plane.api.get(f"{stage.claims}/{name}"))
+    got = read_record(ResourceClaim, stage.plane.api.get(f"{stage.claims}/{name}"))
     if why := difference(verdicts, pod, got):
         stage.differences.append(f"{name}: {why}; asked {spec}")
     stage.seen["bound" if pod["spec"].get("nodeName") else "refused"] += 1

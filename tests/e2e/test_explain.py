@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from app import __version__
 from app.cli.verbs import app
 from app.explain.explanation import NodeVerdict
-from app.kube.existing_pods import REQUIRED_TERMS
+from app.kube.pod_object import REQUIRED_TERMS
 from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import TOKENS, ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path

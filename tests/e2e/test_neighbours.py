@@ -12,7 +12,7 @@ from app.intree.inter_pod_constraints import (
     PORT_TAKEN,
     SPREAD_CONFLICT,
 )
-from app.kube.existing_pods import REQUIRED_TERMS
+from app.kube.pod_object import REQUIRED_TERMS
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, pod_path
 from tests.controlplane.kubectl import Object

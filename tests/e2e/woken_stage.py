@@ -17,10 +17,8 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.stage import Service, grant_events, install_webhooks, serving, start_scheduler, wait_for_node
 
 EVENTS = "GPU_USHER_EVENTS"
-BAR_SECONDS = 5
-"""Of the issue: from the change to the binding; kube-scheduler flushes its queue after 300 s."""
-PATIENCE_SECONDS = 12
-"""As long as a pod is waited for that may not be woken."""
+PATIENCE_SECONDS = 30
+"""A tenth of the time after which kube-scheduler flushes its queue: a pod that is bound within it was woken."""
 
 
 @contextmanager

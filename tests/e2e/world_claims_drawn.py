@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from app.dra.selectors import compile_selector
-from app.kube.slice_reading import read_slice
+from app.kube.devices import ResourceSlice
+from app.kube.records import read_record
 from app.values.quantity import parse_quantity
 from tests.controlplane.kubectl import Object
 
@@ -110,7 +111,7 @@ class WorldClaims:
 
     def __post_init__(self) -> None:
         pairs = [(one["spec"]["driver"], device) for one in self.slices for device in one["spec"].get("devices") or ()]
-        read = [device for one in self.slices for device in read_slice(one).devices]
+        read = [device for one in self.slices for device in read_record(ResourceSlice, one).devices]
         self._devices = pairs
         self._of_class = {}
         for one in self.classes:

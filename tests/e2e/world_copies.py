@@ -18,7 +18,8 @@ from app.dra.allocator import NodeAllocation, Outcome, allocate
 from app.dra.pod_claims import ADMIN_ACCESS
 from app.dra.pod_judge import CANNOT_ALLOCATE, ClaimJudge, ClaimRefusal
 from app.explain.survey import read_scheduled_pod
-from app.kube.resource_claims import ResourceClaim, read_resource_claim
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim
 from app.world.state import State
 from app.world.world import World, world_of
 from tests.bench.load import spread
@@ -175,7 +176,8 @@ class Copies:
                 if name not in ours or name in outcome:
                     continue
                 held = [
-                    read_resource_claim(claims[entry["resourceClaimName"]]) for entry in pod["spec"]["resourceClaims"]
+                    read_record(ResourceClaim, claims[entry["resourceClaimName"]])
+                    for entry in pod["spec"]["resourceClaims"]
                 ]
                 if all(claim.allocation for claim in held):
                     outcome[name] = pod, held

@@ -12,6 +12,7 @@ from app.cluster.policy_watch import PolicyBook
 from app.events.planning import EventWrite, event_document
 from app.events.policy_reports import HASH, MOST_BYTES, REASON, PolicyReporter, config_map_data, config_map_problems
 from app.policy.load import LAST_GOOD, MOUNTED
+from app.values.computations import finish
 from app.values.errors import ApiError
 from tests.builders import knowledge, policy
 
@@ -21,7 +22,7 @@ UNKNOWN: dict[str, Any] = {"placement": {"zzz": 1}}
 
 
 class Server:
-    """What the reporter needs of KubeClient: it stores objects by path, and keeps the paths of the patches."""
+    """What the reporter needs of ApiServer: it stores objects by path, and keeps the paths of the patches."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {
@@ -33,10 +34,10 @@ class Server:
         self.refusing = ""
         self.served = OBJECTS
 
-    def read(self, path: str) -> dict[str, Any] | None:
+    async def read(self, path: str) -> dict[str, Any] | None:
         return {"items": list(self.policies.values())} if path == self.served else self.objects.get(path)
 
-    def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
+    async def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
         self.patched.append(path)
         if self.refusing and self.refusing in path:
             raise ApiError(403, "forbidden")
@@ -88,7 +89,7 @@ class Scene:
 
     def look(self) -> None:
         """Load what was written, and look."""
-        self.book.load()
+        finish(self.book.load())
         asyncio.run(self.reporter.look())
 
     def accepted(self, name: str) -> tuple[str, str, int]:
@@ -124,7 +125,7 @@ def test_whole_set_in_force_is_kept_for_replicas_that_start(
     (starting / "base.yaml").write_text("spec: {", "utf-8")
     book = PolicyBook(starting, knowledge(), lambda: "2026-11-21", live=True)
     book.put_config_map(f"gpu-usher/{LAST_GOOD}", scene.last_good())
-    book.load()
+    finish(book.load())
     assert "old.yaml" not in scene.last_good()
     assert book.current.hash == scene.book.current.hash
     annotations = scene.server.objects[f"{CONFIG_MAPS}/{LAST_GOOD}"]["metadata"]["annotations"]

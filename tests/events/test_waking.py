@@ -50,12 +50,12 @@ class Reasons:
 
 
 class Patches:
-    """What a Waker needs of KubeClient: it keeps the patches."""
+    """What a Waker needs of ApiServer: it keeps the patches."""
 
     def __init__(self) -> None:
         self.annotations: list[str] = []
 
-    def patch(self, _path: str, change: Mapping[str, Any], _kind: str) -> None:
+    async def patch(self, _path: str, change: Mapping[str, Any], _kind: str) -> None:
         self.annotations.extend(change["metadata"]["annotations"])
 
 

@@ -45,7 +45,7 @@ class Clock:
 
 
 class Server:
-    """What the writer needs of KubeClient: it keeps the seconds and the targets of requests, and stores the Events."""
+    """What the writer needs of ApiServer: it keeps the seconds and the targets of requests, and stores the Events."""
 
     def __init__(self, clock: Clock, owners: Mapping[str, str]) -> None:
         self._clock = clock
@@ -56,7 +56,7 @@ class Server:
     def _note(self, verb: str, name: str) -> None:
         self.requests.append((self._clock(), verb, name))
 
-    def read(self, path: str) -> dict[str, Any]:
+    async def read(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
         self._note("get", name)
         metadata: dict[str, Any] = {"namespace": "team", "name": name, "uid": f"uid-{name}"}
@@ -65,13 +65,13 @@ class Server:
             metadata["ownerReferences"] = [{**reference, "uid": f"uid-{owner}", "controller": True}]
         return {"metadata": metadata}
 
-    def create(self, _path: str, document: Mapping[str, Any]) -> None:
+    async def create(self, _path: str, document: Mapping[str, Any]) -> None:
         self._note("create", document["regarding"]["name"])
         if document["metadata"]["name"] in self.events:
             raise ApiError(409, "exists")
         self.events[document["metadata"]["name"]] = document
 
-    def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
+    async def patch(self, path: str, change: Mapping[str, Any], _kind: str) -> Mapping[str, Any]:
         self._note("patch", path.rpartition("/")[2])
         return change
 

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from app.cli.explain import snapshot_of
 from app.explain.pending_pod import explain
-from app.kube.numa_zones import RESTRICTED, SINGLE, Amounts, NUMAZones, device_amounts, read_topology, topology_refusal
+from app.kube.numa_zones import (
+    RESTRICTED,
+    SINGLE,
+    Amounts,
+    NodeResourceTopology,
+    NUMAZones,
+    device_amounts,
+    read_topology,
+    topology_refusal,
+)
 from app.kube.pods import read_pod
+from app.kube.records import read_record
 from app.values.computations import finish
 from app.values.errors import MalformedPod
 from tests.builders import container, gpus, node_document, pod
@@ -146,7 +156,7 @@ def test_without_an_object_numa_nodes_of_dra_are_a_guess(count: int, expected: i
 def test_zones_that_are_no_numa_nodes_are_left_out() -> None:
     """F83."""
     document = topology(zones=[{"name": "socket", "type": "Socket"}, {"name": "n", "type": "Node"}])
-    assert read_topology(document).total == ((),)
+    assert read_topology(read_record(NodeResourceTopology, document)).total == ((),)
 
 
 CONSTRAINT = {"matchAttribute": "resource.kubernetes.io/numaNode"}
@@ -178,11 +188,11 @@ def test_claims_that_spread_over_numa_nodes_are_told_what_keeps_them_on_one(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"topologyPolicies": 7}, "`int` - at `$.topologyPolicies`"),
-        ({"topologyPolicies": [{"a": 1}, None]}, "got `object` - at `$.topologyPolicies[0]`"),
-        ({"attributes": "single-numa-node", "zones": {"a": 1}}, "`str` - at `$.attributes`"),
-        ({"zones": [{"type": "Node", "resources": "none"}, 7]}, "`$.zones[0].resources`"),
-        ({"zones": [{"type": "Node"}] * 1025}, "Expected `array` of length <= 1024 - at `$.zones`"),
+        ({"topologyPolicies": 7}, "topologyPolicies: got an integer, wants a list"),
+        ({"topologyPolicies": [{"a": 1}, None]}, "topologyPolicies[0]: got an object, wants a string"),
+        ({"attributes": "single-numa-node", "zones": {"a": 1}}, "attributes: got a string, wants a list"),
+        ({"zones": [{"type": "Node", "resources": "none"}, 7]}, "zones[0].resources: got a string, wants a list"),
+        ({"zones": [{"type": "Node"}] * 1025}, "zones: got more, wants at most 1024"),
         ({"zones": [{"type": "Node", "resources": [{"name": GPU, "available": "a lot"}]}]}, "quantity: got 'a lot'"),
     ],
 )

@@ -10,6 +10,7 @@ from app.explain.explanation import Explanation
 from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, cause_of, told_of_scheduler
 from app.explain.pending_pod import explain
 from app.kube.pending_pods import read_pending_pod, unseen_by
+from app.kube.pod_object import pod_object
 from app.values.computations import finish
 from app.world.state import State
 from app.world.world import World, world_of
@@ -93,11 +94,15 @@ def test_waiting_pod_keeps_the_scheduler_that_has_not_looked_at_it() -> None:
     """F139."""
     unseen, seen = stored(pod()), stored(pod(), conditions=[SCHEDULED])
 
-    assert [unseen_by(unseen), unseen_by(seen), unseen_by({})] == ["volcano", "", ""]
-    waiting = read_pending_pod(unseen, knowledge())
+    assert [unseen_by(pod_object(unseen)), unseen_by(pod_object(seen)), unseen_by(pod_object({}))] == [
+        "volcano",
+        "",
+        "",
+    ]
+    waiting = read_pending_pod(pod_object(unseen), knowledge())
     assert waiting is not None
     assert waiting.unseen_by == "volcano"
-    assert waiting == read_pending_pod(seen, knowledge())  # so that it is not read again
+    assert waiting == read_pending_pod(pod_object(seen), knowledge())  # so that it is not read again
 
 
 def test_order_of_nodes_is_said_to_be_ours_where_another_scheduler_places_the_pod() -> None:
@@ -184,12 +189,12 @@ def test_pod_whose_claim_is_not_there_waits_for_it_and_not_for_a_scheduler(entry
 
     assert words in told
     assert "has not looked at it" not in told
-    assert unseen_by(document) == ""
+    assert unseen_by(pod_object(document)) == ""
 
 
 def test_pod_whose_claim_was_made_waits_for_its_scheduler() -> None:
     """F83."""
-    assert unseen_by(claiming({"resourceClaimTemplateName": "of"}, made=True)) == "default-scheduler"
+    assert unseen_by(pod_object(claiming({"resourceClaimTemplateName": "of"}, made=True))) == "default-scheduler"
 
 
 @pytest.mark.parametrize("message", ['persistentvolumeclaim "data" not found', "node(s) had volume node affinity"])

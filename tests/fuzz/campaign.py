@@ -42,7 +42,7 @@ def fill(services: Iterable[Service]) -> None:
         document["metadata"].setdefault("annotations", {})["gpu-usher.io/gpu-memory"] = f"{number + 1}Mi"
         for usher in services:
             read = read_pod(json.loads(json.dumps(document)))
-            usher.ruling(read)
+            usher.world().ruling(read)
             demand = usher.demand(read)
             if number < DEMANDS_KEPT:
                 usher.verdicts.of(demand)

@@ -9,7 +9,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -17,9 +17,6 @@ from typing import Any
 import jsonpatch
 
 from app.admission.review import mutate
-from app.api.admission_routes import review
-from app.api.extender_routes import filter_nodes, prioritize
-from app.api.preemption import preempt
 from app.api.wire import ExtenderArgs, decode_extender_args, decode_json, decode_preemption_args, encode, status_body
 from app.cluster.exporters import read_exposition
 from app.cluster.files import shipped_policies
@@ -31,14 +28,15 @@ from app.cluster.watched_kinds import core_kinds, dra_kinds
 from app.demo.sample_fleets import demo_fleet
 from app.explain.pending_pod import explain
 from app.explain.policy_cases import run_case
-from app.kube.device_classes import read_class
+from app.kube.device_classes import DeviceClass
+from app.kube.devices import ResourceSlice
 from app.kube.gpu_usage import read_gpu_usage
-from app.kube.resource_claims import read_resource_claim, read_resource_claim_template
-from app.kube.slice_reading import read_slice
+from app.kube.pod_object import pod_object
+from app.kube.records import read_record
+from app.kube.resource_claims import ResourceClaim, ResourceClaimTemplate
 from app.nodes.reading import read_node
 from app.placement.engine import judge, total
 from app.policy.case_document import read_case
-from app.policy.load import load_policies
 from app.server.service import Service
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, MalformedPod, PolicyError, QuantityError, SourceError, WireError
@@ -46,6 +44,7 @@ from app.web.api import dry_run
 from app.world.fleet_facts import FleetFacts
 from app.world.state import State
 from tests.builders import demand, fleet, gpus, knowledge, make_service, node, pod, setting, shipped
+from tests.finished import filter_nodes, load_policies, preempt, prioritize, review
 from tests.fuzz.seeds import FLEETS
 
 REFUSED = "refused"
@@ -268,11 +267,11 @@ TARGETS = (
     ),
     Target("dry-run", "pod", 5, _web_route(dry_run)),
     Target("node", "node", 6, _object(lambda document: read_node(document, knowledge()))),
-    Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(document, knowledge()))),
-    Target("ResourceSlice", "slice", 4, _object(read_slice)),
-    Target("DeviceClass", "device class", 3, _object(read_class)),
-    Target("ResourceClaim", "claim", 3, _object(read_resource_claim)),
-    Target("ResourceClaimTemplate", "claim template", 2, _object(read_resource_claim_template)),
+    Target("pod that holds", "holding", 5, _object(lambda document: read_gpu_usage(pod_object(document), knowledge()))),
+    Target("ResourceSlice", "slice", 4, _object(partial(read_record, ResourceSlice))),
+    Target("DeviceClass", "device class", 3, _object(partial(read_record, DeviceClass))),
+    Target("ResourceClaim", "claim", 3, _object(partial(read_record, ResourceClaim))),
+    Target("ResourceClaimTemplate", "claim template", 2, _object(partial(read_record, ResourceClaimTemplate))),
     Target("line of a watch", "event", 5, _event),
     Target("snapshot", "snapshot", 2, _snapshot),
     Target("policy", "policy", 1, _policy),

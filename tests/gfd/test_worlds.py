@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.doctor.fleet_checks import ExaminedFleet, examine
+from app.doctor.fleet_checks import examine
 from app.explain.gpu_inventory import take_inventory
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.values.versions import show_driver, show_version
 from tests.builders import knowledge
+from tests.doctor.healthy_cluster import examined
 
 HERE = Path(__file__).parent
 WORLDS: dict[str, dict[str, Any]] = {world["name"]: world for world in json.loads((HERE / "worlds.json").read_text())}
@@ -67,7 +68,7 @@ def read(node: Node) -> dict[str, str]:
         "units": str(kind.units),
         "slices": listed((kind_of_slice.profile, kind_of_slice.all) for kind_of_slice in kind.slices),
         "slice memory": listed(node_class.slice_memory),
-        "doctor": " ".join(finding.check for finding in examine(ExaminedFleet((node,)))) or "-",
+        "doctor": " ".join(finding.check for finding in examine(examined(node))) or "-",
     }
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.images.documents import INDEX_TYPES, MANIFEST_TYPES
-from app.knowledge.image_configs import ImageFacts, kept_variables
+from app.knowledge.image_configs import ImageFacts, accepted_by_one, kept_variables
 
+INDEX_TYPE, MANIFEST_TYPE = (f"application/vnd.oci.image.{kind}.v1+json" for kind in ("index", "manifest"))
 BRANDS = tuple("tesla unknown nvidia nvidiartx geforce geforcertx quadro quadrortx titan titanrtx".split(" "))  # noqa: SIM905
 
 
@@ -39,7 +39,8 @@ NGC = ("CUDA_VERSION=12.9.1.010", "NVIDIA_REQUIRE_CUDA=cuda>=9.0", "NVIDIA_PRODU
 
 def facts(digest: str = "sha256:" + "1" * 64, **environments: tuple[str, ...]) -> ImageFacts:
     """Make the facts of an image by CPU architecture."""
-    return ImageFacts(digest, tuple((name, kept_variables(env)) for name, env in environments.items()))
+    together = accepted_by_one([kept_variables(env) for env in environments.values()])
+    return ImageFacts(digest, tuple(environments), tuple(together.items()))
 
 
 @dataclass
@@ -63,15 +64,15 @@ def publish(environments: Mapping[str, tuple[str, ...]], index: bool = True) -> 
         config = _blob(made, {**document, "history": [{"created_by": "RUN apt-get install"}] * 20})
         made.top = _manifest(
             made,
-            MANIFEST_TYPES[0],
+            MANIFEST_TYPE,
             {"config": {"mediaType": "application/vnd.oci.image.config.v1+json", **config}, "layers": []},
         )
         size = len(made.manifests[made.top][1])
         platform = {"architecture": architecture, "os": "linux"}
-        entries.append({"mediaType": MANIFEST_TYPES[0], "digest": made.top, "size": size, "platform": platform})
+        entries.append({"mediaType": MANIFEST_TYPE, "digest": made.top, "size": size, "platform": platform})
     if index:
         attestation = {**entries[0], "platform": {"architecture": "unknown", "os": "unknown"}}
-        made.top = _manifest(made, INDEX_TYPES[0], {"manifests": [*entries, attestation]})
+        made.top = _manifest(made, INDEX_TYPE, {"manifests": [*entries, attestation]})
     return made
 
 

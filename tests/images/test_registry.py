@@ -5,16 +5,15 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from app.images.documents import DockerConfig, Reference, credential_for, credentials_of, read_reference
+from app.images.documents import Reference, credential_for, read_credentials, read_reference
 from app.images.registry import Registries, RegistryAccess, may_connect, read_access
 from app.knowledge.image_configs import ImageFacts
-from app.values.errors import BadInput, RegistryError
+from app.values.errors import BadInput, SourceError
 from tests.images.fake_registry import Answer, FakeRegistry, endless, fake_registry, redirect, send, slow
 from tests.images.published import CUDA_12_4, CUDA_12_4_ARM, digest_of, facts, publish
 
@@ -31,11 +30,11 @@ def access(
     fake: FakeRegistry, redirects: frozenset[str] = frozenset(), private: frozenset[str] = frozenset()
 ) -> RegistryAccess:
     hosts = frozenset({fake.host})
-    return RegistryAccess(hosts, redirects, hosts | private, fake.ca)
+    return RegistryAccess(registries=hosts, redirects=redirects, private=hosts | private, ca=fake.ca)
 
 
-def read(access: RegistryAccess, image: str, known: str = "", seconds: float = 20.0) -> ImageFacts | None:
-    async def once() -> ImageFacts | None:
+def read(access: RegistryAccess, image: str, known: ImageFacts | None = None, seconds: float = 20.0) -> ImageFacts:
+    async def once() -> ImageFacts:
         registries = Registries(access, seconds)
         try:
             return await registries.read(image, known)
@@ -45,8 +44,8 @@ def read(access: RegistryAccess, image: str, known: str = "", seconds: float = 2
     return asyncio.run(once())
 
 
-def refused(access: RegistryAccess, image: str, seconds: float = 20.0) -> RegistryError:
-    with pytest.raises(RegistryError) as caught:
+def refused(access: RegistryAccess, image: str, seconds: float = 20.0) -> SourceError:
+    with pytest.raises(SourceError) as caught:
         read(access, image, seconds=seconds)
     return caught.value
 
@@ -64,7 +63,9 @@ def test_manifest_without_index_is_read(tmp_path: Path) -> None:
 
 
 def test_tag_whose_digest_is_known_costs_one_head(fake: FakeRegistry) -> None:
-    assert read(access(fake), fake.image, known=fake.published.top) is None
+    known = facts(fake.published.top)
+
+    assert read(access(fake), fake.image, known) is known
     assert [method for method, _, _ in fake.asked] == ["HEAD"]
 
 
@@ -184,10 +185,12 @@ def test_credentials_go_to_the_registry_and_to_no_host_that_it_refers_to(fake: F
         fake.answers["/manifests/"] = lambda one: (
             serve(one) if one.headers.get("Authorization") == "Bearer t0" else challenge(one)
         )
+        login = base64.b64encode(b"user:word").decode()
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {fake.host: {"auth": login}}}), "ascii")
         both = replace(
             access(fake, frozenset({storage.host}), frozenset({storage.host})),
             ca=str(tmp_path / "both.crt"),
-            credentials={fake.host: ("user", "word")},
+            credentials=str(tmp_path / "config.json"),
         )
 
         known = read(both, fake.image)
@@ -195,20 +198,19 @@ def test_credentials_go_to_the_registry_and_to_no_host_that_it_refers_to(fake: F
     assert known is not None
     assert [authorization for _, _, authorization in storage.asked] == [""]
     token = [(path, authorization) for _, path, authorization in fake.asked if "/token" in path]
-    basic = "Basic " + base64.b64encode(b"user:word").decode()
-    assert token == [("/token?scope=repository:team/serve:pull&service=r", basic)]
+    assert token == [("/token?scope=repository:team/serve:pull&service=r", f"Basic {login}")]
 
 
 @pytest.mark.parametrize(
     ("image", "expected"),
     [
-        ("pytorch", Reference("docker.io", "library/pytorch", "latest")),
-        ("vllm/vllm-openai:v0.11.0", Reference("docker.io", "vllm/vllm-openai", "v0.11.0")),
-        ("index.docker.io/a/b", Reference("docker.io", "a/b", "latest")),
-        ("nvcr.io/nvidia/pytorch:24.05-py3", Reference("nvcr.io", "nvidia/pytorch", "24.05-py3")),
-        ("localhost/x", Reference("localhost", "x", "latest")),
-        ("r.example:5000/a/b:c@sha256:" + "a" * 64, Reference("r.example:5000", "a/b", "sha256:" + "a" * 64)),
-        ("[::1]:5000/a", Reference("[::1]:5000", "a", "latest")),
+        ("pytorch", Reference("docker.io", "library/pytorch", "latest", False)),
+        ("vllm/vllm-openai:v0.11.0", Reference("docker.io", "vllm/vllm-openai", "v0.11.0", False)),
+        ("index.docker.io/a/b", Reference("docker.io", "a/b", "latest", False)),
+        ("nvcr.io/nvidia/pytorch:24.05-py3", Reference("nvcr.io", "nvidia/pytorch", "24.05-py3", False)),
+        ("localhost/x", Reference("localhost", "x", "latest", False)),
+        ("r.example:5000/a/b:c@sha256:" + "a" * 64, Reference("r.example:5000", "a/b", "sha256:" + "a" * 64, True)),
+        ("[::1]:5000/a", Reference("[::1]:5000", "a", "latest", False)),
     ],
 )
 def test_reference_is_read_as_runtimes_do(image: str, expected: Reference) -> None:
@@ -219,7 +221,7 @@ def test_reference_is_read_as_runtimes_do(image: str, expected: Reference) -> No
     "image", ["", "A/b", "a/../b", "r.example/a?x=1", "r.example/a#b", "a b", "a:", "u:p@r.example/a", "a" * 2000]
 )
 def test_other_texts_are_no_references(image: str) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(SourceError):
         read_reference(image)
 
 
@@ -234,12 +236,12 @@ def test_credentials_are_those_of_the_longest_prefix() -> None:
             "broken.example": {"auth": "%"},
         }
     }
-    found = credentials_of(msgspec.convert(document, DockerConfig))
+    found = read_credentials(json.dumps(document).encode())
 
-    assert credential_for(found, read_reference("pytorch")) == ("hub", "h")
-    assert credential_for(found, read_reference("r.example/team/x")) == ("team", "t")
-    assert credential_for(found, read_reference("r.example/teams/x")) == ("all", "a")
-    assert credential_for(found, read_reference("helper.example/x")) is None
+    assert credential_for(found, read_reference("pytorch")) == "hub:h"
+    assert credential_for(found, read_reference("r.example/team/x")) == "team:t"
+    assert credential_for(found, read_reference("r.example/teams/x")) == "all:a"
+    assert credential_for(found, read_reference("helper.example/x")) == ""
 
 
 def test_operators_file_is_read_strictly(tmp_path: Path) -> None:

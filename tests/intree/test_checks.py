@@ -16,6 +16,7 @@ from app.intree.checks import (
 )
 from app.kube.existing_pods import read_pod_among_others
 from app.kube.node_selectors import read_terms
+from app.kube.pod_object import pod_object
 from app.nodes.reading import read_node
 from app.values.reasons import Code, FunnelStage, reason
 from tests.builders import gpus, knowledge, node_document, pod
@@ -39,7 +40,7 @@ def causes(document: dict[str, Any], used: dict[str, int] | None = None, **node:
     made = node_document("n", labels={"zone": "a", "cores": "64"}, taints=node.get("taints"))
     made["status"]["allocatable"] |= HAS
     made["spec"] |= {"unschedulable": True} if node.get("cordoned") else {}
-    pod_constraints = read_pod_constraints(document, NEVER.__contains__, node.get("volumes"))
+    pod_constraints = read_pod_constraints(pod_object(document), NEVER.__contains__, node.get("volumes"))
     return [
         (refusal.cause, refusal.message)
         for refusal in in_tree_refusals(pod_constraints, read_node(made, knowledge()), used or {})
@@ -119,7 +120,7 @@ def test_what_other_pods_have_booked_counts() -> None:
 def test_gates_are_named_as_the_event_names_them() -> None:
     """F83."""
     refusal = scheduling_gate_refusal(
-        read_pod_constraints(spec(schedulingGates=[{"name": "a"}, {"name": "b"}]), NEVER.__contains__)
+        read_pod_constraints(pod_object(spec(schedulingGates=[{"name": "a"}, {"name": "b"}])), NEVER.__contains__)
     )
 
     assert refusal is not None
@@ -133,12 +134,12 @@ def test_what_only_the_scheduler_can_tell_is_named() -> None:
         topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}],
     )
 
-    assert list(unjudged_constraints(False, read_pod_among_others(document))) == [
+    assert list(unjudged_constraints(False, read_pod_among_others(pod_object(document)))) == [
         "podAntiAffinity",
         "topologySpreadConstraints",
     ]
     assert list(unjudged_constraints(True, None)) == ["resourceClaims"]
-    assert list(unjudged_constraints(False, read_pod_among_others(spec()))) == []
+    assert list(unjudged_constraints(False, read_pod_among_others(pod_object(spec())))) == []
 
 
 def drawn(random: Random) -> dict[str, Any]:
@@ -218,7 +219,7 @@ def test_refusal_names_the_expression_that_fails(document: dict[str, Any], expec
     made["status"]["allocatable"] |= HAS
     claim = document["spec"].get("volumes", [{}])[0].get("persistentVolumeClaim", {}).get("claimName")
     volumes = {f"{document['metadata'].get('namespace', 'team-a')}/{claim}": OF_ZONE_B}
-    constraints = read_pod_constraints(document, NEVER.__contains__, volumes)
+    constraints = read_pod_constraints(pod_object(document), NEVER.__contains__, volumes)
 
     [refusal] = in_tree_refusals(constraints, read_node(made, knowledge()), {})
 

@@ -7,6 +7,7 @@ import pytest
 
 from app.kube.finished_pods import REJECTED, Ending, read_finished_pod
 from app.kube.gpu_usage import read_bound_requests, read_gpu_usage
+from app.kube.pod_object import pod_object
 from tests.builders import knowledge, pod
 
 UNAVAILABLE = (
@@ -25,7 +26,7 @@ def failed(reason: str = "", message: str = "", phase: str = "Failed", **metadat
 
 
 def ending(document: dict[str, Any]) -> Ending:
-    finished = read_finished_pod(document, knowledge())
+    finished = read_finished_pod(pod_object(document), knowledge())
     assert finished is not None
     return finished.ending
 
@@ -100,8 +101,8 @@ def test_controller_that_makes_another_is_named(owners: Any, words: str) -> None
 
 def test_pod_that_runs_has_not_ended() -> None:
     """F83."""
-    assert read_finished_pod(failed(phase="Running"), knowledge()) is None
-    assert read_finished_pod(pod(), knowledge()) is None
+    assert read_finished_pod(pod_object(failed(phase="Running")), knowledge()) is None
+    assert read_finished_pod(pod_object(pod()), knowledge()) is None
 
 
 def test_pod_that_succeeded_needs_no_reason() -> None:
@@ -113,6 +114,6 @@ def test_refused_pod_holds_no_gpu() -> None:
     """F40: neither GPUs nor CPU of its node count as used by it."""
     refused = failed("UnexpectedAdmissionError", UNAVAILABLE)
 
-    assert read_gpu_usage(refused, knowledge()) is None
-    assert read_bound_requests(refused) is None
-    assert read_gpu_usage({**refused, "status": {"phase": "Running"}}, knowledge()) is not None
+    assert read_gpu_usage(pod_object(refused), knowledge()) is None
+    assert read_bound_requests(pod_object(refused)) is None
+    assert read_gpu_usage(pod_object({**refused, "status": {"phase": "Running"}}), knowledge()) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A patched pod is read as a new one would be, though its unchanged containers are not read again."""
+"""A patched pod is read and ruled on as a new one would be, though its unchanged containers are not read again."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.admission.json_patch import Operation
-from app.admission.review import begin_review
+from app.admission.reviewed_pod import begin_review
 from app.kube.pods import read_pod
 from tests.builders import gpus, pod, setting
 
@@ -23,11 +23,14 @@ CONTAINERS = st.builds(
 def test_patched_pod_is_read_as_a_new_one(data: st.DataObject) -> None:
     spec = {name: data.draw(st.lists(CONTAINERS, min_size=1, max_size=3)) for name in LISTS}
     document = {**pod(), "spec": spec}
-    review = begin_review(document, read_pod(document), {}, setting())
+    context = setting()
+    review = begin_review(document, read_pod(document), {}, context)
 
     for _ in range(4):
         review = review.with_operations([data.draw(operations(review.document))])
         assert review.pod == read_pod(review.document)
+        anew = begin_review(review.document, review.pod, {}, context)
+        assert (review.gpus, review.ruling.demand.resources) == (anew.gpus, anew.ruling.demand.resources)
 
 
 @st.composite

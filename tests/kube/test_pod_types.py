@@ -12,7 +12,7 @@ import pytest
 from app.cli.explained_objects import as_pods
 from app.cluster.snapshot import fill, read_snapshot
 from app.explain.pending_pod import explain
-from app.kube.pod_limits import POD
+from app.kube.pod_object import PodObject
 from app.kube.records import read_record
 from app.values.computations import finish
 from app.values.errors import BadInput, MalformedPod, SnapshotError
@@ -82,7 +82,7 @@ def with_odd(document: Any, place: tuple[Any, ...], odd: Any) -> Any:
 def test_member_of_another_type_is_named_with_its_place(place: tuple[Any, ...], odd: Any, message: str) -> None:
     """F83."""
     with pytest.raises(MalformedPod) as raised:
-        read_record(POD, with_odd(FULL, place, odd))
+        read_record(PodObject, with_odd(FULL, place, odd))
 
     said = str(raised.value)
     assert said.endswith(message)
@@ -91,7 +91,7 @@ def test_member_of_another_type_is_named_with_its_place(place: tuple[Any, ...], 
 
 def test_null_is_absent_and_members_that_nobody_reads_may_be_anything() -> None:
     """F83."""
-    read_record(POD, {"metadata": {"name": "p", "labels": None}, "spec": {"dnsConfig": [1], "containers": None}})
+    read_record(PodObject, {"metadata": {"name": "p", "labels": None}, "spec": {"dnsConfig": [1], "containers": None}})
 
 
 @pytest.mark.parametrize("live", [False, True])

@@ -9,10 +9,10 @@ import pytest
 
 from app.knowledge.gpu_resources import Family
 from app.kube.claimed_devices import ClaimedDevices, DeviceChoice, choice_of, claimed_devices
-from app.kube.partial_types import PartialResourceClaim
 from app.kube.pod_limits import MOST_CLAIMS, MOST_CONTAINERS
 from app.kube.pods import read_pod
-from app.kube.resource_claims import ClaimSpec, ResourceClaim, read_resource_claim, read_resource_claim_template
+from app.kube.records import from_json, read_record
+from app.kube.resource_claims import ClaimSpec, ResourceClaim, ResourceClaimTemplate, claim_of
 from app.values.errors import MalformedPod
 from tests.builders import container, knowledge, pod
 
@@ -57,7 +57,7 @@ def first_available(*choices: dict[str, Any]) -> dict[str, Any]:
 )
 def test_request_is_read_in_every_version(request_: dict[str, Any], expected: tuple[DeviceChoice, ...]) -> None:
     """S13."""
-    read = read_resource_claim(claim(request_))
+    read = read_record(ResourceClaim, claim(request_))
 
     (choices,) = read.spec.requests
     assert (read.key, tuple(map(choice_of, choices))) == ("team-a/c", expected)
@@ -70,14 +70,14 @@ def test_template_has_the_claim_inside() -> None:
 
     template = {"metadata": inner["metadata"], "spec": {"metadata": {"labels": {}}, "spec": inner["spec"]}}
 
-    assert read_resource_claim_template(template) == read_resource_claim(inner)
+    assert read_record(ResourceClaimTemplate, template).claim == read_record(ResourceClaim, inner)
 
 
 @pytest.mark.parametrize("document", [{}, {"spec": None}, {"spec": {"devices": {}}}, {"spec": {"devices": None}}])
 def test_claim_for_nothing_is_known_to_ask_nothing(document: dict[str, Any]) -> None:
-    empty = read_resource_claim({"metadata": {"name": "c", "namespace": "team-a"}, **document})
+    empty = read_record(ResourceClaim, {"metadata": {"name": "c", "namespace": "team-a"}, **document})
 
-    assert empty == ResourceClaim("team-a/c", ClaimSpec(()))
+    assert empty == claim_of("team-a/c", ClaimSpec())
 
 
 WRONG = {
@@ -96,7 +96,7 @@ WRONG = {
 @pytest.mark.parametrize(("words", "document"), WRONG.items(), ids=WRONG.keys())
 def test_claim_of_wrong_shape_is_refused_with_its_path(words: str, document: dict[str, Any]) -> None:
     with pytest.raises(MalformedPod) as caught:
-        read_resource_claim(document)
+        read_record(ResourceClaim, document)
 
     assert words in str(caught.value)
 
@@ -104,15 +104,18 @@ def test_claim_of_wrong_shape_is_refused_with_its_path(words: str, document: dic
 CLAIMS: Mapping[str, ClaimSpec] = {
     read.key: read.spec
     for read in (
-        read_resource_claim(claim(exactly(GPU, count=2), name="two")),
-        read_resource_claim(claim(exactly(GPU, allocationMode="All"), name="all")),
-        read_resource_claim(claim(exactly("mig.nvidia.com", "slice"), exactly("nic.example.com", "nic"), name="mixed")),
-        read_resource_claim(claim(exactly("nic.example.com", "nic"), name="nic")),
-        read_resource_claim(claim(exactly("big-gpus"), name="own")),
-        read_resource_claim(
-            claim(first_available({"deviceClassName": GPU}, {"deviceClassName": "gpu.amd.com"}), name="either")
+        read_record(ResourceClaim, claim(exactly(GPU, count=2), name="two")),
+        read_record(ResourceClaim, claim(exactly(GPU, allocationMode="All"), name="all")),
+        read_record(
+            ResourceClaim, claim(exactly("mig.nvidia.com", "slice"), exactly("nic.example.com", "nic"), name="mixed")
         ),
-        read_resource_claim(claim(name="empty")),
+        read_record(ResourceClaim, claim(exactly("nic.example.com", "nic"), name="nic")),
+        read_record(ResourceClaim, claim(exactly("big-gpus"), name="own")),
+        read_record(
+            ResourceClaim,
+            claim(first_available({"deviceClassName": GPU}, {"deviceClassName": "gpu.amd.com"}), name="either"),
+        ),
+        read_record(ResourceClaim, claim(name="empty")),
     )
 }
 
@@ -257,9 +260,8 @@ def test_watch_brings_the_binding_conditions_and_those_that_are_true() -> None:
     allocated = {"allocation": {"devices": {"results": [result]}}, "devices": [{**place, "conditions": true}]}
     whole = {**claim(exactly(GPU)), "status": allocated}
 
-    watched = msgspec.json.decode(msgspec.json.encode(whole), type=PartialResourceClaim)
+    watched = msgspec.json.decode(msgspec.json.encode(whole), type=ResourceClaim, dec_hook=from_json)
 
-    for document in (whole, watched):
-        allocation = read_resource_claim(document).allocation
-        assert allocation is not None
-        assert (allocation.results[0].waits_for, allocation.results[0].failed) == (("attached",), ("lost",))
+    for document in (read_record(ResourceClaim, whole), watched):
+        assert document.allocation is not None
+        assert document.conditions(document.allocation.results[0]) == (["attached"], ["lost"])

@@ -12,7 +12,7 @@ from app.cluster.files import read_knowledge
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.watched_kinds import WatchedKind, core_kinds
 from app.knowledge.dcgm import GPUCondition
-from app.kube.objects import NodeCondition, NodeObject
+from app.kube.objects import NodeObject, ObjectCondition
 from app.kube.records import read_record
 from app.nodes.conditions import LONGEST_CONDITION_TEXT, MOST_CONDITIONS, BadCondition, read_bad_conditions
 from app.nodes.reading import read_node
@@ -27,7 +27,7 @@ IMEX = "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:{} IMEX daemon status is -3 (not RE
 
 def read(*conditions: Any) -> tuple[BadCondition, ...]:
     """Read conditions as the status of a node has them."""
-    return read_bad_conditions([read_record(NodeCondition, one) for one in conditions], knowledge())
+    return read_bad_conditions([read_record(ObjectCondition, one) for one in conditions], knowledge())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.doctor.fleet_checks import ExaminedFleet, examine
+from app.doctor.fleet_checks import examine
 from app.explain.gpu_inventory import inventory_key, take_inventory
 from app.nodes.model import Node, Sharing
 from app.nodes.reading import read_node
@@ -15,6 +15,7 @@ from app.placement.engine import judge_class
 from app.placement.scorers import PENALTIES
 from app.policy.schema_placement import SharingWish
 from tests.builders import demand, gpus, knowledge, node, node_document, pod, policies, policy
+from tests.doctor.healthy_cluster import examined
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 A100 = "NVIDIA-A100-SXM4-80GB"
@@ -30,7 +31,7 @@ def code(made: Any, on: Node) -> str | None:
 
 def checks(*nodes: Node) -> list[str]:
     tainted = {"UntaintedGPUNodes", "DriverUnknown"}
-    return [finding.check for finding in examine(ExaminedFleet(nodes)) if finding.check not in tainted]
+    return [finding.check for finding in examine(examined(*nodes)) if finding.check not in tainted]
 
 
 def unlabelled(**more: Any) -> Node:
@@ -157,7 +158,7 @@ def test_product_is_unsure_where_labels_count_fewer_gpus_than_there_are(
 
 def test_several_models_are_no_stale_labels() -> None:
     """F73: the score is not halved, and the doctor's remedy is the right one."""
-    (finding,) = (candidate for candidate in examine(ExaminedFleet((SEVERAL,))) if candidate.check == "GPUCountsDiffer")
+    (finding,) = (candidate for candidate in examine(examined(SEVERAL)) if candidate.check == "GPUCountsDiffer")
 
     assert (SEVERAL.node_class.stale, checks(SEVERAL)) == (False, ["GPUCountsDiffer"])
     assert not any(doubt(demand(pod()), SEVERAL.node_class) for doubt in PENALTIES)

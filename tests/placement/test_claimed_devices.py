@@ -376,7 +376,7 @@ def test_claim_for_an_imex_channel_beside_the_gpus_is_left_to_kube_scheduler() -
     assert asked.claims == ((GPU, 1),)
     assert (code(state, asked), code(state, claiming(state, products="L4"))) == (None, Code.ProductNotAllowed)
     assert isinstance(devices := state.nodes["n"].devices, DeviceKinds)
-    assert {kind.device.driver: kind.facts is not None for kind in devices.kinds} == {GPU: True, CHANNELS: False}
+    assert {kind.device.driver: kind.model is not None for kind in devices.kinds} == {GPU: True, CHANNELS: False}
 
 
 def test_service_finds_the_claims_that_the_state_finds(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import filter_nodes, prioritize
-from app.api.preemption import preempt
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.nodes.reading import read_node
@@ -17,6 +15,7 @@ from app.placement.engine import judge
 from app.server.service import Service
 from app.world.gpu_allocations import PROMISE_SECONDS
 from tests.builders import container, demand, gpus, knowledge, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes, preempt, prioritize
 
 GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 MEMORY, REPLICAS = "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas"

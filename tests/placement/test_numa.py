@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.api.extender_routes import filter_nodes
 from app.api.wire import encode
 from app.explain.pending_pod import explain
-from app.kube.numa_zones import NUMAZones, device_amounts, read_topology, topology_refusal
+from app.kube.numa_zones import NodeResourceTopology, NUMAZones, device_amounts, read_topology, topology_refusal
 from app.kube.pods import read_pod
+from app.kube.records import read_record
 from app.placement.engine import helpful_candidates
 from app.server.service import Service
 from app.values.computations import finish
 from tests.builders import container, gpus, make_service, node_document, pod, policies, policy
+from tests.finished import filter_nodes
 
 Object = dict[str, Any]
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"
@@ -49,7 +50,7 @@ def topology(
 def serving(folder: Path, document: Object | None, spec: str = REFUSE) -> Service:
     service = make_service(folder, [node_document("n", offers={GPU: 8})], policies(policy("p", spec)))
     if document is not None:
-        service.state.put_topology("n", read_topology(document))
+        service.state.put_topology("n", read_topology(read_record(NodeResourceTopology, document)))
     return service
 
 
@@ -117,14 +118,14 @@ def test_object_that_is_old_refuses_no_longer_than_the_pods_that_it_saw(tmp_path
     state = service.state
     for uid, amount in (("a", 1), ("b", 2)):
         state.put_pod(running(uid, amount))
-    state.put_topology("n", read_topology(topology(3, 2)))
+    state.put_topology("n", read_topology(read_record(NodeResourceTopology, topology(3, 2))))
     answers = [asked(service, 4)]
     for document in (running("c", 4), running("c", 4, "Failed"), running("d", 1), running("a", 1, "Succeeded")):
         state.put_pod(document)
         answers.append(asked(service, 4))
-    state.put_topology("n", read_topology(topology(3, 2)))
+    state.put_topology("n", read_topology(read_record(NodeResourceTopology, topology(3, 2))))
     answers.append(asked(service, 4))
-    state.put_topology("n", read_topology(topology(2, 3)))
+    state.put_topology("n", read_topology(read_record(NodeResourceTopology, topology(2, 3))))
     answers.append(asked(service, 4))
     state.put_topology("n", None)
 
@@ -154,7 +155,7 @@ def test_nobody_is_evicted_where_the_freed_gpus_may_be_on_several_numa_nodes(
     service = serving(tmp_path, None)
     for uid in "abcd":
         service.state.put_pod(running(uid, 2))
-    service.state.put_topology("n", read_topology(topology(0, 0)))
+    service.state.put_topology("n", read_topology(read_record(NodeResourceTopology, topology(0, 0))))
     demand = service.demand(read_pod(pod(gpus(2 if helps and len(victims) == 3 else 4))))
 
     kept = helpful_candidates(demand, {"n": victims}, {"n": victims}, service.state.node_without_pods)
@@ -176,7 +177,9 @@ def test_what_is_free_at_most_refuses_only_what_every_state_of_the_node_refuses(
             now[zone] += units * gone
         stays = sum(units for (_, units), gone in zip(held, ended, strict=True) if not gone)
         wanted = device_amounts(read_pod(pod(gpus(chance.randrange(1, 6)))))
-        seen = read_topology(topology(*free, policy=chance.choice(["single-numa-node", "restricted"])))
+        seen = read_topology(
+            read_record(NodeResourceTopology, topology(*free, policy=chance.choice(["single-numa-node", "restricted"])))
+        )
         true = NUMAZones(seen.policy, seen.scope, seen.total, tuple(((GPU, units),) for units in now))
         at_most = seen.with_pods({GPU: stays}, {})
 

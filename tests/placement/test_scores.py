@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api.extender_routes import prioritize
 from app.nodes.model import FreeResources, Node
 from app.placement.engine import LESSER_SHARE, breakdown, total
 from app.placement.ranking import wire_scores
@@ -29,6 +28,7 @@ from app.placement.scorers import (
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
 from tests.builders import demand, gpus, make_service, node, node_document, pod, policies, policy
+from tests.finished import prioritize
 from tests.placement.test_engine import NAMES
 
 GPU = "nvidia.com/gpu"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from app.kube.device_facts import NVIDIA_DRIVER
+from app.kube.device_models import NVIDIA_DRIVER
 from app.kube.pods import read_pod
 from app.nodes.gpu_health import Health
 from app.nodes.model import Node

@@ -72,7 +72,7 @@ def _placed(pod: dict[str, Any], names: list[str], service: Service) -> tuple[li
     answer = post("/scheduler/filter", json.dumps({"Pod": pod, "NodeNames": names}).encode(), service).json()
     body = json.dumps({"Pod": pod, "NodeNames": answer["NodeNames"]}).encode()
     scores = post("/scheduler/prioritize", body, service).json()
-    codes = service.verdicts.of(service.ruling(read_pod(pod)).demand).codes
+    codes = service.verdicts.of(service.world().ruling(read_pod(pod)).demand).codes
     failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
     best = next((score["Host"] for score in scores if score["Score"] == 10), None)
     return answer["NodeNames"], {name: codes[message].name for name, message in failed.items()}, best

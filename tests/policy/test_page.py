@@ -15,10 +15,10 @@ from app.policy.annotations import ANNOTATIONS, read_annotations
 from app.policy.case_document import read_case
 from app.policy.compiled import PolicySet
 from app.policy.fields import Merge, merge_rules
-from app.policy.load import load_policies
 from app.policy.match import Ruling
 from app.policy.schema import Spec, json_schema
 from tests.builders import gpus, knowledge, pod, ruling
+from tests.finished import load_policies
 from tests.policy.page import MODELS, page_text
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from app.explain.policy_cases import run_case
 from app.policy.case_document import Case, read_case
-from app.policy.load import load_policies
 from app.policy.schema import GPUPolicy, resolve_schema
 from app.values.errors import PolicyError
 from tests.builders import knowledge, policies, policy
+from tests.finished import load_policies
 
 VALID = {"apiVersion": "gpu-usher.io/v1beta1", "kind": "GPUPolicy", "metadata": {"name": "a"}, "spec": {}}
 POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main", "image": "train:1"}]}}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every reader of certificates gets a corpus of malformed DER: the pair in service stays, and only our errors occur."""
 
+import asyncio
 import base64
 import contextlib
 import datetime as dt
@@ -16,16 +17,17 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.verbs import app as cli
+from app.cluster.apiserver import ApiServer
 from app.server.certificate_renewal import CertificateRenewal
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
 from app.tls.ca_rotation import read_trust, renew_leaf, renew_trust
 from app.tls.certificate_report import CertificateTexts, describe, problems
 from app.tls.controller import Controller, Names
-from app.tls.kube_objects import KubeClient, Object
 from app.tls.pem import is_named, key_matches, names_of, read_bundle, read_certificate, signed_by
 from app.tls.serving_certificates import NAMES, Certificates, issue_if_needed
 from app.values.errors import BadInput, CertificateError
+from app.values.json_members import Object
 from tests.api.test_clients import SCHEDULER, call, client_certificate, guarded
 from tests.hostile_certificates import CHANGES, HARMLESS, hostile_pairs, remade
 from tests.tls.test_certificate_renewal import FIVE, reloads, served
@@ -143,16 +145,16 @@ def subject_changed(name: str) -> bool:
     return "common name" in name or "subject" in name
 
 
-class Stored(KubeClient):
+class Stored(ApiServer):
     """The objects of an API server, by path, without a server."""
 
     def __init__(self, objects: Mapping[str, Object]) -> None:
         self.objects = dict(objects)
 
-    def read(self, path: str) -> Object | None:
+    async def read(self, path: str, _params: object = None, _seconds: float = 0.0) -> Object | None:
         return self.objects.get(path)
 
-    def replace(self, path: str, document: Mapping[str, Any]) -> Object:
+    async def replace(self, path: str, document: Mapping[str, Any]) -> Object:
         self.objects[path] = json.loads(json.dumps(document))
         return self.objects[path]
 
@@ -164,14 +166,14 @@ def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secre
     names, pair = Names(configurations=()), CORPUS[name]
     store = Stored({names.secret(pair_name): {"metadata": {}} for pair_name in ("tls", "ca")})
     keeper = Controller(store, names, lambda: NOW)
-    keeper.turn()
+    asyncio.run(keeper.turn())
     spoilt = {f"{secret}.crt": pair.certificate, f"{secret}.key": pair.key}
     spoilt = {"tls.crt": pair.certificate, "tls.key": pair.key} if secret == "tls" else spoilt
     store.objects[names.secret(secret)]["data"] |= {
         key: base64.b64encode(content).decode() for key, content in spoilt.items()
     }
 
-    keeper.turn()
+    asyncio.run(keeper.turn())
 
     data = {pair_name: store.objects[names.secret(pair_name)]["data"] for pair_name in ("tls", "ca")}
     leaf, bundle = (base64.b64decode(data["tls"][key]) for key in ("tls.crt", "ca.crt"))

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from app.cluster.reflector import Clock
-from app.cluster.usage_polling import DAY, UsagePoller
+from app.cluster.usage_polling import UsagePoller
 from app.demo.usage import DemoUsage
 from app.policy.compiled import PolicySet
 from app.server.service import Service
 from app.telemetry.metrics import UseMetrics
 from app.usage.history import Hold, UseHistory, Window
+from app.usage.reading import DAY
 from app.values.errors import SourceError
 from app.world.state import State
 from tests.builders import knowledge, policies, policy

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from app.admission.review import ReviewResult, validate
-from app.cluster.usage_polling import DAY, FORGET_SECONDS, REST_SECONDS, WORK_SECONDS, UsagePoller, pausing
+from app.cluster.usage_polling import FORGET_SECONDS, REST_SECONDS, WORK_SECONDS, UsagePoller, pausing
 from app.demo.sample_fleets import demo_fleet
 from app.policy.compiled import PolicySet
 from app.server.composition import build
 from app.settings import Settings
+from app.usage.reading import DAY
 from app.usage.table import POINTS_OF_A_POLL, poll_window
 from app.values.reasons import Code
 from tests.builders import gpus, node_document, pod, policies, policy, setting

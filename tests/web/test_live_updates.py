@@ -11,8 +11,9 @@ import pytest
 from app.api.decision_line import Decision, RecentDecisions
 from app.api.explain_api import Explainer
 from app.api.pending_reasons import PendingReasons
-from app.api.time_slices import JobQueue
+from app.cluster.time_slices import JobQueue
 from app.kube.pending_pods import read_pending_pod
+from app.kube.pod_object import pod_object
 from app.server.service import Service
 from app.web.fleet_map import FleetMap
 from app.web.live_updates import MOST_TILES, TICKS_PER_TOTALS, EventListener, EventListeners, LiveUpdates
@@ -64,7 +65,7 @@ def own(tmp_path: Path) -> Service:
 
 def test_list_of_waiting_pods_is_told_that_reasons_are_looked_for(own: Service) -> None:
     """F132: and so that they no longer are, since both are one figure."""
-    own.state.pending_pods.put("a", read_pending_pod(waiting("a"), knowledge()))
+    own.state.pending_pods.put("a", read_pending_pod(pod_object(waiting("a")), knowledge()))
     opened = Opened(own, "pending")
     opened.listener.since = opened.live.pending_generation
 

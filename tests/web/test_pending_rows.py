@@ -22,6 +22,8 @@ from app.cluster.policy_watch import PolicyBook
 from app.cluster.watched_kinds import core_kinds
 from app.explain.pending_cause import PendingCause
 from app.kube.pending_pods import PendingPod, read_pending_pod
+from app.kube.pod_object import pod_object
+from app.kube.records import read_record
 from app.server.service import Service
 from app.values.errors import WireError
 from app.web.rendering import age
@@ -53,7 +55,7 @@ def waiting(name: str, amount: int = 1, **status: str) -> dict[str, Any]:
 )
 def test_unbound_gpu_pods_wait(document: Mapping[str, Any], waits: bool) -> None:
     """F132."""
-    assert (read_pending_pod(document, knowledge()) is not None) == waits
+    assert (read_pending_pod(pod_object(document), knowledge()) is not None) == waits
 
 
 def test_list_follows_what_the_watch_says() -> None:
@@ -63,7 +65,7 @@ def test_list_follows_what_the_watch_says() -> None:
     kind = next(watched for watched in core_kinds(state, book, "x") if watched.name == "pods")
 
     def see(document: Mapping[str, Any]) -> list[str]:
-        kind.put("", document["metadata"]["uid"], kind.read(document))
+        kind.put("", document["metadata"]["uid"], kind.read(read_record(kind.shape, document)))
         return [pending.name for pending in state.pending_pods.values()]
 
     assert see(waiting("a")) == ["a"]
@@ -116,7 +118,7 @@ class Live:
     def add(self, document: dict[str, Any]) -> None:
         """Let one more pod wait."""
         self._documents[document["metadata"]["name"]] = document
-        self.state.pending_pods.put(document["metadata"]["uid"], read_pending_pod(document, knowledge()))
+        self.state.pending_pods.put(document["metadata"]["uid"], read_pending_pod(pod_object(document), knowledge()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)
@@ -280,7 +282,7 @@ def test_page_is_told_of_a_pod_whose_reason_was_known(service: Service) -> None:
     check(causes)
     known = causes.generation
     live._documents["b"] = new = waiting("b")
-    live.state.pending_pods.put("b", read_pending_pod(new, knowledge()))
+    live.state.pending_pods.put("b", read_pending_pod(pod_object(new), knowledge()))
     check(causes)
     assert causes.generation == known + 1
 

@@ -5,8 +5,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
+from app.values.computations import T
 from app.values.errors import WireError
 
 SLICE_SECONDS = 0.001
@@ -18,8 +18,6 @@ JOB_SECONDS = 20.0
 MOST_WAITING = 8
 RETRY_SECONDS = 2
 """In the Retry-After header: an explanation takes up to a second with 5,000 nodes (tests/bench)."""
-
-T = TypeVar("T")
 
 
 class TooManyJobs(WireError):
