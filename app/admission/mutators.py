@@ -7,6 +7,8 @@ affinity, and warnings of what the fleet cannot serve (fleet_warnings.py).
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
+from operator import attrgetter
 
 from app.admission.claim_conversion import convert_to_claims
 from app.admission.device_guard import guard_devices, hide_devices, warn_of_runtime_class
@@ -72,6 +74,12 @@ FOR_RESIZE: frozenset[Mutator] = frozenset({equalize_memory})
 
 _NO_RULES = AdmissionRules()
 
+OF_VALIDATORS = ("bypass", "fractional", "idle", "max_gpus_per_pod", "per_gpu", "privileged", "shared_replicas")
+"""The fields of AdmissionRules that no mutator reads."""
+_of_mutators = attrgetter(
+    *({one.name for one in fields(AdmissionRules)} - {*OF_VALIDATORS, "visible_devices", "set_by"})
+)
+
 FOR_CPU_PODS: frozenset[Mutator] = frozenset({keep_off_gpu_nodes})
 """Mutators for pods that ask for no GPU."""
 FOR_GPU_PODS = frozenset(MUTATORS) - FOR_CPU_PODS
@@ -96,6 +104,12 @@ def mutators_of(review: ReviewedPod) -> tuple[Mutator, ...]:
         for mutator, rule in MUTATOR_RULES
         if mutator in chosen and (rule is None or getattr(review.rules, rule) is not getattr(_NO_RULES, rule))
     )
+
+
+def is_same_for_mutators(one: ReviewedPod, other: ReviewedPod) -> bool:
+    """Tell whether two levels say the same to every mutator, on one pod; visibleDevices: Deny is for validators."""
+    read = [(*_of_mutators(at.rules), at.rules.visible_devices.replace("Deny", "Leave")) for at in (one, other)]
+    return one.ruling.demand is other.ruling.demand and read[0] == read[1]
 
 
 def run_mutators(review: ReviewedPod) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:

@@ -17,7 +17,7 @@ import msgspec
 
 from app.admission.claim_review import ReviewedClaim
 from app.admission.json_patch import Operation, apply, put
-from app.admission.mutators import FOR_QUEUED, REPAIRS, Mutator, run_mutators
+from app.admission.mutators import FOR_QUEUED, REPAIRS, Mutator, is_same_for_mutators, run_mutators
 from app.admission.review_targets import ignored_labels
 from app.admission.reviewed_pod import (
     RUNNING,
@@ -338,8 +338,8 @@ def _is_applied(review: ReviewedPod, mutator: Mutator, change: PodChange) -> boo
 def _run_milder(review: ReviewedPod, level: Action) -> tuple[ReviewedPod, list[tuple[Mutator, PodChange]]]:
     """Run the mutators under a milder level too; return what each changes by itself, not after another's change."""
     milder = review.at(level)
-    if milder is review:
-        return review, []
+    if is_same_for_mutators(milder, review):
+        return milder, []
     mutated, changes = run_mutators(milder)
     own = [(mutator, made) for mutator, made in changes if any(made.record == one.record for one in mutator(milder))]
     return mutated, own

@@ -204,7 +204,7 @@ def explain_refusal(claims: Sequence[ResourceClaim], devices: NodeDevices) -> Cl
     """
     for claim in claims:
         for choices in claim.spec.requests:
-            stuck = [_bottleneck(request, devices) for request in choices]
+            stuck = [(one, bottleneck(one, [stop for _, stop in devices.stops(one)])) for one in choices]
             if all(stage is not None for _, stage in stuck):
                 request, stage = max(stuck, key=lambda entry: entry[1] or 0)
                 return _refusal_at(request, stage or 0, devices)
@@ -219,10 +219,6 @@ def is_joint(claims: Sequence[ResourceClaim]) -> bool:
     """Tell whether requests depend on each other: only then can each be served by itself and all not."""
     requests = sum(len(claim.spec.requests) for claim in claims)
     return requests > 1 or any(claim.spec.constraints for claim in claims)
-
-
-def _bottleneck(request: DeviceRequest, devices: NodeDevices) -> tuple[DeviceRequest, int | None]:
-    return request, bottleneck(request, [stop for _, stop in devices.stops(request)])
 
 
 def together(claims: Sequence[ResourceClaim], devices: Sequence[Device] = ()) -> str:

@@ -298,14 +298,11 @@ class ResourceClaim(KubeObject, frozen=True):
 
         kube-scheduler does not bind the pod until the first are.
         """
-        of_device = [one for one in (self.status and self.status.devices) or () if _id(one) == result.device]
+        reported = (self.status and self.status.devices) or ()
+        of_device = [one for one in reported if (one.driver, one.pool, one.device) == result.device]
         true = {one.type for device in of_device for one in device.conditions or () if one.status == "True"}
         waits_for = [name for name in result.binding_conditions if name not in true]
         return waits_for, [name for name in result.binding_failure_conditions if name in true]
-
-
-def _id(device: _AllocatedStatus) -> DeviceID:
-    return device.driver, device.pool, device.device
 
 
 class _TemplateSpec(Record, frozen=True):

@@ -78,7 +78,8 @@ def read_documents(
         yield from _check_structure(file, text, most_values)
         documents = []
         for node in yaml.compose_all(text, yaml.CSafeLoader):
-            documents += [] if _empty(node) else [_document(file, node)]
+            empty = isinstance(node, yaml.ScalarNode) and not node.style and node.value in _NULLS
+            documents += [] if node is None or empty else [_document(file, node)]
             yield
     except yaml.YAMLError as error:
         raise PolicyError((yaml_problem(file, error, text),)) from error
@@ -150,10 +151,6 @@ def _children(value: Any) -> Iterator[Any]:
 
 def _place(mark: Any) -> str:
     return f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
-
-
-def _empty(node: Any) -> bool:
-    return node is None or (isinstance(node, yaml.ScalarNode) and not node.style and node.value in _NULLS)
 
 
 def _check_structure(file: str, text: str, most_values: int) -> Generator[None, None, None]:

@@ -21,7 +21,7 @@ from starlette.responses import StreamingResponse
 from app import __version__
 from app.cluster.time_slices import RETRY_SECONDS, SLICE_SECONDS
 from app.values.errors import BadInput, WireError
-from app.web.views.node_tile import CellRun, Tile
+from app.web.views.node_tile import Tile
 
 FOLDER = Path(__file__).parent
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -89,12 +89,8 @@ def render_parts(template: str, **variables: Any) -> Iterator[str]:
 
 
 def render_tile(tile: Tile) -> Markup:
-    runs = Markup("").join(map(_run, tile.runs))
+    runs = Markup("").join(_RUN.format(run.cell.value, run.count, run.width, run.text) for run in tile.runs)
     return _TILE.format(tile.state.name.lower(), tile.node, quote(tile.node, safe=""), tile.words, tile.node, runs)
-
-
-def _run(run: CellRun) -> Markup:
-    return _RUN.format(run.cell.value, run.count, run.width, run.text)
 
 
 HTML = "text/html"

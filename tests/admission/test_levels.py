@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from app.admission.json_patch import apply
-from app.admission.mutators import MUTATOR_RULES, Mutator
+from app.admission.mutators import MUTATOR_RULES, MUTATORS, OF_VALIDATORS, Mutator
 from app.admission.reviewed_pod import ReviewedPod, begin_review
 from app.kube.pods import read_pod
 from app.policy.merge_admission import AdmissionRules
+from app.policy.schema_admission import PerGPU
 from tests.admission.mutated import admit, fleet
 from tests.admission.slices import SMALL, slices, whole
 from tests.api.test_decision_recorder import STRICT, drawn
@@ -23,7 +24,7 @@ ALL = AdmissionRules(
     toleration_keys=("pool",), requests_only="CopyToLimits", mismatch="UseLimits", fractional="Deny",
     affinity_mode="Required", max_gpus_per_pod=1, priority_class_name="high", right_sizing=True,
     mig_fallback="Smallest", convert_to_claims=True, visible_devices="Void", privileged="Deny",
-    bypass="Deny", shared_replicas="Deny",
+    bypass="Deny", shared_replicas="Deny", per_gpu=PerGPU.model_validate({"minCPU": "2"}),
     override=frozenset({"scheduler_name", "runtime_class_name", "priority_class_name"}),
 )  # fmt: skip
 
@@ -56,6 +57,18 @@ def test_mutator_changes_nothing_without_its_rule(mutator: Mutator, rule: str) -
     changes = [change for review in reviews() for change in mutator(replace(review, rules=off))]
 
     assert changes == []
+
+
+@pytest.mark.parametrize("mutator", MUTATORS)
+def test_no_mutator_reads_a_rule_of_validators(mutator: Mutator) -> None:
+    """F20: mutators do not run again for a level that says something else in these alone."""
+    denying = replace(ALL, visible_devices="Deny")
+    off = {name: getattr(AdmissionRules(), name) for name in OF_VALIDATORS}
+    others = replace(denying, visible_devices="Leave", **off)
+
+    for review in reviews():
+        under_all, under_others = (list(mutator(replace(review, rules=rules))) for rules in (denying, others))
+        assert under_all == under_others
 
 
 def test_pod_is_not_warned_of_what_the_warned_rules_would_mend() -> None:
