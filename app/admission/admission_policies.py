@@ -27,7 +27,8 @@ from app.knowledge.container_toolkit import EXPANDED, ToolkitEnv, ToolkitVariabl
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.policy.compiled import CompiledPolicy, PolicySet
-from app.policy.schema import Action, Rule
+from app.policy.schema import Action
+from app.policy.schema_placement import Rule
 from app.values.reasons import Code
 
 VERSION = "admissionregistration.k8s.io/v1"

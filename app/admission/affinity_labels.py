@@ -12,8 +12,7 @@ nodes have now and that the filters refuse, since a node without the label fulfi
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from math import floor
+from functools import lru_cache, partial
 from typing import Any
 
 from app.knowledge.clouds import Dialect
@@ -22,9 +21,7 @@ from app.knowledge.gpu_resources import Family
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.tables import Knowledge
 from app.nodes.conditions import (
-    COMPUTE,
     DRIVER,
-    MEMORY,
     MIG_STATE,
     OLD_DRIVER,
     PAUSED_FOR_DRIVER,
@@ -35,7 +32,6 @@ from app.nodes.conditions import (
     UPGRADE_STATE,
 )
 from app.nodes.labels import read_node_class
-from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import NodeClass, Sharing
 from app.placement.class_filters import (
     MIG_STATES_AT_CHANGE,
@@ -45,6 +41,7 @@ from app.placement.class_filters import (
 )
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
+from app.policy.needs import UNSTATED, WITH_FACT, Fact, MatchExpression, Need, number_at_least
 from app.policy.schema_placement import SharingWish
 from app.values.versions import ABOVE_ANY_MINOR, Version
 from app.world.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
@@ -171,9 +168,7 @@ def _known_labels(demand: Demand, knowledge: Knowledge) -> Iterator[str]:
 GFD, OLD_GFD = "GFD", "GFD, old names"
 """The dialects of GPU Feature Discovery; the second has the driver labels that v0.20.0 deprecates but still writes."""
 DRIVER_MAJOR, OLD_DRIVER_MAJOR = f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major"
-CAPABILITY_MAJOR = f"{COMPUTE[0]}.major"
 
-MatchExpression = dict[str, Any]
 EXCLUDING = ("NotIn", "DoesNotExist")
 """Operators that a node without the label fulfils, also in Karpenter (kubernetes-sigs/karpenter
 pkg/scheduling/requirements.go Compatible); so expressions with them from several dialects may stand in one term."""
@@ -185,13 +180,12 @@ ExpressionsByDialect = Mapping[str, tuple[MatchExpression, ...] | None]
 class NeedContext:
     """What the needs are written from.
 
-    `cuda` and `compute_capability` are the needs of the demand under consideration: the declared or the inferred ones.
+    `considered` is the demand with those needs alone that are considered: the declared or the inferred ones.
     `fitting_groups` are the node groups of the fleet that fit the demand. `clouds` are the cloud dialects to use.
     """
 
     demand: Demand
-    cuda: tuple[CUDANeed, ...]
-    compute_capability: Version | None
+    considered: Demand
     fleet: FleetFacts
     fitting_groups: tuple[NodeGroup, ...]
     knowledge: Knowledge
@@ -227,33 +221,24 @@ def _product_expressions(
     return (*present, *(({"key": key, "operator": "NotIn", "values": values},) if values else ()))
 
 
-def memory_expressions(context: NeedContext) -> ExpressionsByDialect:
-    """Require GPU memory in MiB; a slice requested by name states its own memory.
+def fact_expressions(need: Need[Any], fact: Fact, context: NeedContext) -> ExpressionsByDialect:
+    """Require the labels of a fact. A slice requested by name may have a value of its own, which no label says.
 
     See docs/reference/sharing-and-memory.md#memory.
     """
-    memory_mib = context.demand.memory_mib
-    if not memory_mib or any(profile_of(resource) for resource, _ in context.demand.resources):
+    wanted = need.wanted(context.considered)
+    sliced = fact.by_unit and any(profile_of(resource) for resource, _ in context.demand.resources)
+    if wanted in UNSTATED or sliced or not fact.label:
         return {}
-    least = floor(MEMORY_TOLERANCE * memory_mib)
-    by_cloud = {dialect.name: _at_least(dialect.memory_key, least) for dialect in context.clouds if dialect.memory_key}
-    return {GFD: _at_least(MEMORY, least), OLD_GFD: _at_least(MEMORY, least), **by_cloud}
-
-
-def compute_capability_expressions(context: NeedContext) -> ExpressionsByDialect:
-    """Require the major compute capability; the minor one is decided by the product labels."""
-    minima = [context.compute_capability, *(need.capability_floor for need in context.cuda)]
-    least = max((minimum for minimum in minima if minimum is not None), default=None)
-    if least is None:
-        return {}
-    major = _at_least(CAPABILITY_MAJOR, least[0])
-    return {GFD: major, OLD_GFD: major}
+    keys = {dialect.name: getattr(dialect, fact.dialect_label) for dialect in context.clouds if fact.dialect_label}
+    keys = {GFD: fact.label, OLD_GFD: fact.label, **keys}
+    return {name: fact.compared.on_label(key, wanted) for name, key in keys.items() if key}
 
 
 def driver_expressions(context: NeedContext) -> ExpressionsByDialect:
     """Require a lowest driver branch, and exclude branches of the fleet that an image refuses in every release."""
     accept = context.demand.accept
-    least = max((branch for need in context.cuda if (branch := _lowest_branch(need, accept))), default=None)
+    least = max((branch for need in context.considered.cuda if (branch := _lowest_branch(need, accept))), default=None)
     if least is None:
         return {}
     label_majors = {
@@ -262,11 +247,13 @@ def driver_expressions(context: NeedContext) -> ExpressionsByDialect:
     branches = sorted(
         int(value) for value in label_majors if value.isdecimal() and least <= int(value) <= ABOVE_ANY_MINOR
     )
-    refused = [str(branch) for branch in branches if any(_refuses(need, branch, context) for need in context.cuda)]
+    refused = [
+        str(branch) for branch in branches if any(_refuses(need, branch, context) for need in context.considered.cuda)
+    ]
 
     def driver_branches(key: str) -> tuple[MatchExpression, ...]:
         exclusion = ({"key": key, "operator": "NotIn", "values": refused},) if refused else ()
-        return (*_at_least(key, least), *exclusion)
+        return (*number_at_least(key, least), *exclusion)
 
     return {GFD: driver_branches(DRIVER_MAJOR), OLD_GFD: driver_branches(OLD_DRIVER_MAJOR)}
 
@@ -348,21 +335,15 @@ def _sharing_labels(dialect: Dialect, operator: str) -> tuple[MatchExpression, .
     return tuple({"key": key, "operator": operator} for key in keys if key)
 
 
-def _at_least(key: str, number: int) -> tuple[MatchExpression, ...]:
-    """Require a label's number to be at least `number`; below 1 nothing is required, as Gt takes no negative."""
-    return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
-
-
 NEED_EXPRESSIONS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
     product_expressions,
-    memory_expressions,
-    compute_capability_expressions,
+    *(partial(fact_expressions, need, fact) for need, fact in WITH_FACT),
     driver_expressions,
     sharing_expressions,
 )
 """The order in which a person reads the expressions of a term."""
 INFERABLE_NEEDS: tuple[Callable[[NeedContext], ExpressionsByDialect], ...] = (
-    compute_capability_expressions,
+    *(partial(fact_expressions, need, fact) for need, fact in WITH_FACT if need.inferable),
     driver_expressions,
 )
 """Needs that an image alone can imply; `product_expressions` excludes the products that an image refuses."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from app.admission.affinity_labels import (
-    CAPABILITY_MAJOR,
     DRIVER_MAJOR,
     EXCLUDING,
     GFD,
@@ -20,7 +19,6 @@ from app.admission.affinity_labels import (
     OLD_DRIVER_MAJOR,
     OLD_GFD,
     ExpressionsByDialect,
-    MatchExpression,
     NeedContext,
     exclude_changing_nodes,
     label_values,
@@ -29,8 +27,9 @@ from app.admission.affinity_labels import (
 from app.knowledge.gpu_resources import Family
 from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
-from app.nodes.conditions import ARCHITECTURE, MEMORY, PRODUCT, SHARING
+from app.nodes.conditions import ARCHITECTURE, PRODUCT, SHARING
 from app.policy.demand import Demand
+from app.policy.needs import WITH_FACT, MatchExpression
 from app.values.label_requirements import label_requirement, match_expression
 from app.world.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 
@@ -43,7 +42,9 @@ DRIVER_WEIGHT = 5
 MOST_PREFERRED_PRODUCTS = 8
 """Preferred products that are written into a pod; the others are left out."""
 
-NEED_WORDS: dict[str, str] = {DRIVER_MAJOR: "the driver version", SHARING: "how GPUs are shared"}
+NEED_WORDS = {DRIVER_MAJOR: "the driver version", SHARING: "how GPUs are shared"}
+BY_PRODUCT = frozenset(fact.label for _, fact in WITH_FACT if fact.by_product)
+"""Labels whose values the product decides."""
 Term = tuple[MatchExpression, ...]
 
 
@@ -87,9 +88,10 @@ def affinity_terms_of(
     declared, by_images = (
         tuple(need for need in demand_by_labels.cuda if need.inferred is inferred) for inferred in (False, True)
     )
-    capability, groups = demand_by_labels.compute_capability, fitting_groups(demand, fleet)
-    context = NeedContext(demand_by_labels, declared, capability, fleet, groups, knowledge, clouds)
-    image_context = replace(context, cuda=by_images, compute_capability=None)
+    groups = fitting_groups(demand, fleet)
+    considered = replace(demand_by_labels, cuda=declared)
+    context = NeedContext(demand_by_labels, considered, fleet, groups, knowledge, clouds)
+    image_context = replace(context, considered=Demand(resources=demand.resources, cuda=by_images))
     inferred = [expressions for need in INFERABLE_NEEDS if any((expressions := need(image_context)).values())]
     needs = [expressions for need in NEED_EXPRESSIONS if any((expressions := need(context)).values())]
     dialects = (*_deprecated_names(context, needs, names), *names)
@@ -133,7 +135,7 @@ def _left_out(needs: Iterable[ExpressionsByDialect], fleet: FleetFacts) -> Itera
     """
     for expressions in needs if fleet.selectable is not None else ():
         keys = {item["key"] for items in expressions.values() for item in items or ()}
-        if keys.isdisjoint({*(fleet.selectable or ()), CAPABILITY_MAJOR, MEMORY}):
+        if keys.isdisjoint({*(fleet.selectable or ()), *BY_PRODUCT}):
             yield from (NEED_WORDS.get(str(item["key"]), str(item["key"])) for item in expressions.get(GFD) or ())
 
 

@@ -37,7 +37,7 @@ from app.placement.class_filters import driver_new_enough
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
 from app.policy.match import Ruling, for_every_pod, ruling_for
-from app.policy.needs import FORM_FACTORS, NEEDS, NODE_SELECTOR, NVLINK
+from app.policy.needs import ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, NEEDS, NODE_SELECTOR, SHARING, WITH_FACT
 from app.policy.schema_placement import SharingWish
 from app.values.reasons import Code, Reason, counted, reason
 
@@ -45,9 +45,14 @@ CLAIM, TEMPLATE = (
     (API_KINDS[name].group, API_KINDS[name].plural) for name in ("ResourceClaim", "ResourceClaimTemplate")
 )
 SETTINGS = ("accept", "refuse_unknown")
-IN_CLAIMS = ("products", "denied_products", "cuda", "memory_mib", "compute_capability", "sharing", *SETTINGS)
-"""The fields of Demand that selectors of a claim can state, and those that say how."""
-NOT_IN_CLAIMS = (NVLINK, FORM_FACTORS, NODE_SELECTOR)
+"""Fields of Demand that say how needs are judged."""
+IN_CLAIMS = tuple(
+    need
+    for need in NEEDS
+    if need in (ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, SHARING) or (need.fact and need.fact.member)
+)
+"""Needs that selectors of a claim can state."""
+NOT_IN_CLAIMS = (*(need for need, fact in WITH_FACT if not fact.member), NODE_SELECTOR)
 """Needs that no driver publishes attributes for: node affinity of the pod states them."""
 _NOBODY = read_pod(
     {
@@ -152,14 +157,13 @@ class ReviewedClaim:
 
     def demanded(self, demand: Demand) -> str:
         """Name what policies demand of the devices, and the policies."""
-        stated = [need for need in NEEDS if need.demand_field in IN_CLAIMS]
-        needs = [line for need in stated for line in need.show(getattr(demand, need.demand_field))]
+        needs = [line for need in IN_CLAIMS for line in need.lines(demand)]
         return f"{', '.join(needs)} ({self.by})"
 
     @property
     def by(self) -> str:
         """Name the policies that demand something of the devices."""
-        paths = {need.path for need in NEEDS if need.demand_field in IN_CLAIMS}
+        paths = {need.path for need in IN_CLAIMS}
         names = dict.fromkeys(origin for path, origin in self.ruling.origins if path in paths)
         return f"policy {', '.join(names or self.ruling.policies)}"
 
@@ -223,6 +227,7 @@ def leaves_to_pods(review: ReviewedPod) -> bool:
     return (
         (most is not None and (several or most != every.enforced.max_gpus_per_pod))
         or mine.enforced.per_gpu is not None
-        or any(getattr(mine.demand, name) != getattr(every.demand, name) for name in IN_CLAIMS)
-        or any(getattr(mine.demand, need.demand_field) for need in NOT_IN_CLAIMS)
+        or any(need.value(mine.demand) != need.value(every.demand) for need in IN_CLAIMS)
+        or any(getattr(mine.demand, name) != getattr(every.demand, name) for name in SETTINGS)
+        or any(need.value(mine.demand) for need in NOT_IN_CLAIMS)
     )

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
-from math import ceil
 from typing import Any
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed, DriverList
@@ -24,9 +23,9 @@ from app.knowledge.tables import Knowledge
 from app.kube.api_kinds import API_KINDS
 from app.kube.claimed_devices import PublishedShares
 from app.kube.device_models import NVIDIA_DRIVER
-from app.nodes.mig_state import MEMORY_TOLERANCE
+from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
-from app.policy.needs import show_need
+from app.policy.needs import ATTRIBUTES, UNSTATED, WITH_FACT, Fact, semver, semver_at_least
 from app.policy.schema_placement import SharingWish
 from app.values.versions import Version
 
@@ -35,19 +34,16 @@ MIG_CLASS = "mig.nvidia.com"
 NVIDIA_CLASSES = (NVIDIA_DRIVER, MIG_CLASS)
 MOST_SELECTORS = 32
 """Selectors of one request (k8s.io/api resource/v1 types.go DeviceSelectorsMaxSize)."""
-_ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
-_CAPABILITY = f"{_ATTRIBUTES}.cudaComputeCapability"
-_DRIVER = f"{_ATTRIBUTES}.driverVersion"
-_MEMORY = f"device.capacity['{NVIDIA_DRIVER}'].memory"
-_PRODUCT = f"{_ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
+_CAPABILITY = f"{ATTRIBUTES}.cudaComputeCapability"
+_DRIVER = f"{ATTRIBUTES}.driverVersion"
+_PRODUCT = f"{ATTRIBUTES}.productName.lowerAscii().replace(' ', '-')"
 """CEL: the product as GPU Feature Discovery labels it, in lower case; GFD writes dashes for spaces."""
 _OTHER_PRODUCT = (
-    f"(has({_ATTRIBUTES}.productName) ? {_ATTRIBUTES}.productName : {_ATTRIBUTES}.model)"
+    f"(has({ATTRIBUTES}.productName) ? {ATTRIBUTES}.productName : {ATTRIBUTES}.model)"
     ".lowerAscii().replace(' ', '-').replace('_', '-')"
 )
-"""CEL: the product as other vendors' drivers publish it, once their name stands for NVIDIA's
-(kube/device_models.py)."""
-_ATTRIBUTE = re.compile(rf"(?<!has\(){re.escape(_ATTRIBUTES)}\.\w+")
+"""CEL: the product as other vendors' drivers publish it, once their name is NVIDIA's (kube/device_models.py)."""
+_ATTRIBUTE = re.compile(rf"(?<!has\(){re.escape(ATTRIBUTES)}\.\w+")
 """An attribute that CEL reads without asking first whether the device has it."""
 
 
@@ -75,12 +71,11 @@ def guarded_selectors(driver: str, demand: Demand, knowledge: Knowledge) -> Iter
 
 
 def _needs_of_others(demand: Demand) -> Iterator[str]:
-    named = f"(has({_ATTRIBUTES}.productName) || has({_ATTRIBUTES}.model))"
+    named = f"(has({ATTRIBUTES}.productName) || has({ATTRIBUTES}.model))"
     yield from (f"{named} && ({_any_product(any_of, _OTHER_PRODUCT)})" for any_of in demand.products)
     if demand.denied_products:
         yield f"{named} && !({_any_product(demand.denied_products, _OTHER_PRODUCT)})"
-    if demand.memory_mib:
-        yield _memory(demand)
+    yield from (condition for fact, condition in _facts(demand) if fact.any_vendor)
 
 
 def _joined(needs: Sequence[str]) -> Iterator[str]:
@@ -93,12 +88,8 @@ def _needs(profiles: tuple[str, ...], demand: Demand, knowledge: Knowledge) -> I
     if demand.denied_products:
         yield f"!({_any_product(demand.denied_products)})"
     if profiles:
-        yield f"{_ATTRIBUTES}.profile.replace('+', '.') in [{', '.join(map(_quoted, profiles))}]"
-    if demand.memory_mib:
-        yield _memory(demand)
-    capabilities = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
-    if floor := max((capability for capability in capabilities if capability is not None), default=None):
-        yield _at_least(_CAPABILITY, floor)
+        yield f"{ATTRIBUTES}.profile.replace('+', '.') in [{', '.join(map(_quoted, profiles))}]"
+    yield from (condition for _, condition in _facts(demand))
     for need in demand.cuda:
         if (driver := _driver(need, demand.accept)) is not None:
             yield driver
@@ -123,10 +114,14 @@ def _plain(pattern: str) -> str:
     return pattern.replace("\\-", "-").replace("\\.", "[.]")
 
 
-def _memory(demand: Demand) -> str:
-    """Require the share of nominal memory that the filter requires; unknown memory is judged by the policy."""
-    enough = f"{_MEMORY}.compareTo(quantity('{ceil(MEMORY_TOLERANCE * demand.memory_mib)}Mi')) >= 0"
-    return f"has({_MEMORY}) && {enough}" if demand.refuse_unknown else f"!has({_MEMORY}) || {enough}"
+def _facts(demand: Demand) -> Iterator[tuple[Fact, str]]:
+    """Require what is wanted of each fact; one that a device may lack is judged by the policy where it is unknown."""
+    for need, fact in WITH_FACT:
+        if fact.member and (wanted := need.wanted(demand)) not in UNSTATED:
+            enough, known = fact.compared.in_cel(fact.member, wanted), f"has({fact.member})"
+            if fact.any_vendor:
+                enough = f"{known} && {enough}" if demand.refuse_unknown else f"!{known} || {enough}"
+            yield fact, enough
 
 
 def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
@@ -134,7 +129,7 @@ def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
     trusted = need.trusts_requirement and accept is AcceptedCompatibility.ForwardCompatible
     if trusted or need.native <= (0,):
         return None
-    conditions = [_at_least(_DRIVER, need.native)]
+    conditions = [semver_at_least(_DRIVER, need.native)]
     if (
         accept <= AcceptedCompatibility.MinorVersion
         and need.minor_version is not None
@@ -149,17 +144,17 @@ def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
 def _minor_version(requires: DriverList | None, lowest: Version, native: Version) -> Iterator[str]:
     """Write for which drivers minor-version compatibility holds: from the lowest on, or where the image allows it."""
     if requires is None:
-        yield _at_least(_DRIVER, lowest)
+        yield semver_at_least(_DRIVER, lowest)
         return
-    yield _at_least(_DRIVER, max(lowest, min(native, requires.since or native)))
+    yield semver_at_least(_DRIVER, max(lowest, min(native, requires.since or native)))
     floors = ((branch, max((branch,), lowest)) for branch in sorted(requires.branches))
     yield from (_branch(branch, floor) for branch, floor in floors if floor < (branch + 1,))
 
 
 def _branch(branch: int, floor: Version) -> str:
     """Write that a driver is of a branch, at or above a lowest version in it."""
-    below = f"{_DRIVER}.compareTo({_semver((branch + 1,))}) < 0"
-    return f"({_at_least(_DRIVER, max(floor, (branch,)))} && {below})"
+    below = f"{_DRIVER}.compareTo({semver((branch + 1,))}) < 0"
+    return f"({semver_at_least(_DRIVER, max(floor, (branch,)))} && {below})"
 
 
 def _not_among(unsupported: set[Version], knowledge: Knowledge) -> Iterator[str]:
@@ -168,22 +163,13 @@ def _not_among(unsupported: set[Version], knowledge: Knowledge) -> Iterator[str]
     supported = sorted((existing | set(knowledge.cuda.first_in)) - unsupported)
     for position, run in groupby(sorted(unsupported), lambda capability: bisect(supported, capability)):
         excluded = tuple(run)
-        above = f"{_CAPABILITY}.compareTo({_semver(excluded[-1])}) > 0"
-        yield f"{_CAPABILITY}.compareTo({_semver(excluded[0])}) < 0 || {above}" if position else above
-
-
-def _at_least(attribute: str, version: Version) -> str:
-    return f"{attribute}.compareTo({_semver(version)}) >= 0"
+        above = f"{_CAPABILITY}.compareTo({semver(excluded[-1])}) > 0"
+        yield f"{_CAPABILITY}.compareTo({semver(excluded[0])}) < 0 || {above}" if position else above
 
 
 def _quoted(text: str) -> str:
     """Write a CEL string; a resource name comes from the user and must not break out of the quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _semver(version: Version) -> str:
-    """Write a version with exactly three fields, as CEL's semver requires."""
-    return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
 
 
 TEMPLATE_KIND = API_KINDS["ResourceClaimTemplate"]
@@ -340,8 +326,10 @@ def not_expressible(demand: Demand, devices: Sequence[RequestedDevices]) -> Iter
     """List the parts of a demand that the claim does not express."""
     if (count := sum(one.count for one in devices)) > MOST_CLAIMED_DEVICES:
         yield f"{count} devices: a claim gets at most {MOST_CLAIMED_DEVICES}"
-    if demand.nvlink:
-        yield "NVLink: the driver publishes no attribute for it; name the products instead"
+    for row, fact in WITH_FACT:
+        instead = "; name the products instead" if fact.by_product else ""
+        for line in row.lines(demand) if not fact.member else ():
+            yield f"{line}: the driver publishes no attribute for it{instead}"
     if any(wants_share(demand, one.resource) and not one.capacity for one in devices):
         yield "a share of a GPU: DRA shares by one ResourceClaim for several pods, or by a capacity request"
     if demand.mig_profile and demand.mig_profile[1] and any(one.profiles and one.is_known for one in devices):

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.admission.affinity_labels import MatchExpression
 from app.admission.affinity_terms import NEED_WEIGHT, Term, Terms, affinity_terms_of, group_fulfils
 from app.admission.json_patch import Operation, append, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
 from app.nodes.conditions import PRESENT, PRODUCT
+from app.policy.needs import MatchExpression
 from app.values.json_members import member, objects
 
 NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")

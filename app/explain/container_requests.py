@@ -15,8 +15,9 @@ from app.explain.edits import EditedDocument, containers_of
 from app.knowledge.gpu_resources import Families
 from app.kube.pod_requests import CORE_MILLI, CPU
 from app.kube.pods import Container, Pod, gpu_amounts
+from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
-from app.policy.needs import LEAST_CUDA, NEEDS, show_need
+from app.policy.needs import LEAST_CUDA, NEEDS
 
 ContainerRequests = Sequence[tuple[Container, int]]
 """Containers, each with the units of one resource that it requests after a change."""
@@ -184,7 +185,7 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
     ]
     lines += [f"architecture {platform.architecture} ({platform.evidence})" for platform in demand.platforms]
     for need in NEEDS:
-        lines += need.show(getattr(demand, need.demand_field))
+        lines += need.lines(demand)
         if need is LEAST_CUDA:
             lines += [f"preferred: {show_need(preference)}" for preference in demand.preferred_cuda]
     if demand.declared_mib:

@@ -14,7 +14,7 @@ from itertools import combinations, islice, product
 from typing import Any, TypeVar
 
 from app.explain.edits import Edit, EditProposer, NearMiss, difference, edited, edited_node, judge_edited
-from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE
+from app.explain.edits_gpu import GPU_EDITS, NEEDS_BY_CODE, offer_of
 from app.explain.edits_in_tree import EXISTING_PODS, IN_TREE, node_left
 from app.explain.edits_policy import POLICY
 from app.explain.funnel import Objection
@@ -168,8 +168,8 @@ class FixSearch:
                 return None
             resource = objection.about[0]
             return lambda node: node_left(node, self._snapshot.used.get(node.name, {}), resource)
-        need = NEEDS_BY_CODE.get(objection.code)
-        return None if need is None else lambda node: need[1](self._scheduled_pod.demand, node)
+        code = objection.code
+        return (lambda node: offer_of(code, self._scheduled_pod.demand, node)) if code in NEEDS_BY_CODE else None
 
     def _single_edits(
         self, nearest: list[tuple[tuple[Objection, ...], list[str]]]

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from app.admission.validators import pod_level_gpus
 from app.explain.container_requests import (
@@ -26,13 +27,11 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX
 from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import SHARES, Node, NodeClass, Sharing
-from app.placement.class_filters import memory_per_unit
 from app.placement.filters import allows_product
 from app.policy.demand import Demand
-from app.values.errors import BadInput
-from app.values.quantity import parse_mib
+from app.policy.needs import LEAST_CUDA, LEAST_MEMORY, MIG_PROFILE, NEEDS, Need
 from app.values.reasons import Code
-from app.values.versions import ABOVE_ANY_MINOR, Version, parse_minimum, show_version
+from app.values.versions import ABOVE_ANY_MINOR, show_version
 
 
 def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
@@ -194,68 +193,52 @@ def _with_units(resource: str, amount: int) -> Callable[[Node], Node]:
     return lambda node: replace(node, free=node.free.with_units([(resource, amount)]))
 
 
-Offer = Callable[[Demand, Node], float | Version | None]
-"""What a node offers of a need, as a number of MiB or a version; None where that is not known, or has no order."""
-
-
 def _memory_left(demand: Demand, node: Node) -> float | None:
     """Give the memory in MiB that other pods have left undeclared of each unit of the shared GPUs."""
     left = [node.free.memory[name] // amount for name, amount in demand.resources if name in node.free.memory]
     return min(left, default=0) or None
 
 
-NEEDS_BY_CODE: Mapping[Code, tuple[str, Offer]] = {
-    Code.GPUMemoryTooSmall: ("gpu-memory", lambda demand, node: memory_per_unit(demand, node.node_class)),
-    Code.SharingNotAllowed: ("sharing", lambda _, __: None),
-    Code.InterconnectAbsent: ("interconnect", lambda _, __: None),
-    Code.ComputeCapabilityTooLow: ("compute-capability", lambda _, node: node.node_class.compute_capability),
-    Code.MIGProfileAbsent: ("mig-profile", lambda _, __: None),
-    Code.DriverTooOld: ("cuda", lambda _, node: node.node_class.cuda),
-    Code.ImageRequirementUnmet: ("cuda", lambda _, node: node.node_class.cuda),
-    Code.GPUMemoryBudgetExceeded: ("gpu-memory", _memory_left),
+NEEDS_BY_CODE: Mapping[Code | InTreeCause, Need[Any]] = {
+    Code.MIGProfileAbsent: MIG_PROFILE,
+    Code.ImageRequirementUnmet: LEAST_CUDA,
+    Code.GPUMemoryBudgetExceeded: LEAST_MEMORY,
+    **{code: need for need in NEEDS if need.annotation for code in need.codes},
 }
-"""The annotation that states the need behind a code, and what a node offers of it."""
+"""The need behind a code, which the pod's annotation may state."""
+
+
+def offer_of(code: Code | InTreeCause, demand: Demand, node: Node) -> Any:
+    """Give what a node offers of the need behind a code; None where that is unknown, or has no order."""
+    if code is Code.GPUMemoryBudgetExceeded:
+        return _memory_left(demand, node)
+    fact = need.fact if (need := NEEDS_BY_CODE.get(code)) else None
+    return fact.value(demand, node.node_class) if fact and fact.compared.ordered else None
+
+
 OVERCOMMITS = ", so that pods share that memory without a limit, and may run out of it"
 """What follows a change by which a pod no longer declares the memory that it uses of a shared GPU."""
 
 
 def change_need(near_miss: NearMiss) -> Iterator[Edit]:
-    """Lower a need that an annotation of the pod states to what the node offers, or drop the annotation."""
-    need = NEEDS_BY_CODE.get(near_miss.code) if isinstance(near_miss.code, Code) else None
-    annotations = near_miss.scheduled_pod.pod.annotations
-    if need is None or PREFIX + need[0] not in annotations:
+    """Change a need that an annotation of the pod states to what the node offers, or drop the annotation."""
+    code, annotations = near_miss.code, near_miss.scheduled_pod.pod.annotations
+    need = NEEDS_BY_CODE.get(code)
+    if need is None or need.annotation is None or (key := PREFIX + need.annotation.name) not in annotations:
         return
-    key, offer = PREFIX + need[0], need[1](near_miss.scheduled_pod.demand, near_miss.node)
-    value = "Any" if near_miss.code is Code.SharingNotAllowed else _shown(offer)
-    shared = near_miss.code is Code.GPUMemoryBudgetExceeded
-    if value is not None and value != annotations[key]:
-        weight = 24 + (_distance_of_need(annotations[key], offer) if offer is not None else 0)
-        text = f"set {key}: {value} instead of {annotations[key]}"
-        yield Edit("lower-need", text, weight, set_annotation(key, value))
-    if value is None or value == annotations[key] or shared:
-        text = f"drop the annotation {key}: {annotations[key]}{OVERCOMMITS if shared else ''}"
+    stated, offer = annotations[key], offer_of(code, near_miss.scheduled_pod.demand, near_miss.node)
+    value, shared = need.eased(stated, offer, near_miss.node.node_class), code is Code.GPUMemoryBudgetExceeded
+    if value is not None and value != stated:
+        wish = None if offer is None else need.annotation.read(stated)
+        weight = 24 + (0 if wish is None else distance(_as_number(wish), _as_number(offer)))
+        yield Edit("lower-need", f"set {key}: {value} instead of {stated}", weight, set_annotation(key, value))
+    if value is None or value == stated or shared:
+        text = f"drop the annotation {key}: {stated}{OVERCOMMITS if shared else ''}"
         yield Edit("drop-need", text, 45 if shared else 25, set_annotation(key, None))
 
 
-def _shown(offer: float | Version | None) -> str | None:
-    """Write what a node offers as the value of an annotation."""
-    if offer is None:
-        return None
-    return show_version(offer) if isinstance(offer, tuple) else f"{int(offer)}Mi"
-
-
-def _distance_of_need(stated: str, offer: float | Version) -> float:
-    """Measure how far an offer is from the text of an annotation, from 0 to just below 1."""
-    try:
-        if isinstance(offer, tuple):
-            return distance(_as_number(parse_minimum(stated)), _as_number(offer))
-        return distance(parse_mib(stated.strip().removeprefix(">=")), offer)
-    except BadInput:
-        return 0.0
-
-
-def _as_number(version: Version) -> float:
-    return sum(part * 0.001**position for position, part in enumerate(version))
+def _as_number(value: float | tuple[int, ...]) -> float:
+    return sum(part * 0.001**position for position, part in enumerate(value)) if isinstance(value, tuple) else value
 
 
 def fewer_shares(near_miss: NearMiss) -> Iterator[Edit]:

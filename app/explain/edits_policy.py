@@ -10,8 +10,8 @@ from app.kube.pods import PREFIX
 from app.policy.compiled import PolicySet
 from app.policy.merge import ANNOTATION
 from app.policy.needs import ALLOWED_PRODUCTS, NEEDS
-from app.policy.schema import Action, Rule
-from app.policy.schema_placement import ProductsWish
+from app.policy.schema import Action
+from app.policy.schema_placement import ProductsWish, Rule
 from app.values.reasons import Code
 
 TOO_MANY_GPUS = ("spec.admission.maxGPUsPerPod", Rule.MaxGPUsPerPod)

@@ -32,8 +32,9 @@ from app.kube.pod_object import pod_object
 from app.kube.pods import DECISION, PREFIX, VARIABLES, without_token_volumes
 from app.nodes.conditions import TAINTS_WHILE_NOT_READY, NotReady
 from app.nodes.model import Node, NodeClass
+from app.policy.needs import WITH_FACT
 from app.values.reasons import Code, counted
-from app.values.versions import show_driver, show_version
+from app.values.versions import show_driver
 
 HOLDERS = ", held by "
 """What stands between a change of the fleet and the pods in its way (edits_gpu.py)."""
@@ -151,10 +152,7 @@ def _driver(node: NodeClass) -> str | None:
 VALUES: Mapping[str, Tell] = {
     Code.DriverTooOld.name: _driver,
     Code.ImageRequirementUnmet.name: _driver,
-    Code.ComputeCapabilityTooLow.name: lambda node: (
-        show_version(node.compute_capability) if node.compute_capability else None
-    ),
-    Code.GPUMemoryTooSmall.name: lambda node: f"{node.memory_mib} MiB" if node.memory_mib else None,
+    **{code.name: fact.have for need, fact in WITH_FACT for code in need.codes},
     Code.GPUUnhealthy.name: lambda node: " and ".join(
         name for name, severity in node.bad_conditions if severity is GPUCondition.Ill
     ),

@@ -163,7 +163,14 @@ RUNTIME = ("nvidia.com/cuda.runtime-version", ("major", "minor"))
 OLD_RUNTIME = ("nvidia.com/cuda.runtime", ("major", "minor"))
 COMPUTE = ("nvidia.com/gpu.compute", ("major", "minor"))
 MIG_KEYS = (MIG_STRATEGY, MIG_CONFIG, MIG_STATE, MIG_CAPABLE, MIG_MANAGER)
-SINGLE_KEYS = (ARCHITECTURE, PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN)
+FAMILY = "nvidia.com/gpu.family"
+CC_MODE, CC_READY = "nvidia.com/cc.mode.state", "nvidia.com/cc.ready.state"
+MODE = "nvidia.com/gpu.mode"
+FACT_LABELS: tuple[str, ...] = (FAMILY, CC_MODE, CC_READY, MODE)
+"""The keys whose values a node's class keeps as they are, for the facts of policy/needs.py."""
+SINGLE_KEYS = (
+    ARCHITECTURE, PRODUCT, MEMORY, COUNT, REPLICAS, SHARING, *MIG_KEYS, UPGRADE_STATE, PLUGIN, *FACT_LABELS
+)  # fmt: skip
 """The keys, without those of versions and of slices, on which a node's class depends."""
 VERSIONS = (DRIVER, OLD_DRIVER, RUNTIME, OLD_RUNTIME, COMPUTE)
 PAUSED_FOR_MIG, PAUSED_FOR_DRIVER = "paused-for-mig-change", "paused-for-driver-upgrade"

@@ -18,6 +18,7 @@ from app.nodes.conditions import (
     COMPUTE,
     COUNT,
     DRIVER,
+    FACT_LABELS,
     MEMORY,
     MIG_CONFIG,
     MIG_STRATEGY,
@@ -182,6 +183,7 @@ def _read_labels(labels: Mapping[str, str], offered: Amounts, knowledge: Knowled
         mig_profile=profile,
         mig_invalid=label.upper().endswith("-MIG-INVALID"),
         upgrade_state=UPGRADE_STATE_AT_WORK if labels.get(PLUGIN) == PAUSED_FOR_DRIVER else upgrade_state or None,
+        facts=tuple((key, labels[key]) for key in FACT_LABELS if labels.get(key)),
         labelled_gpus=parse_count(labels.get(COUNT)) or 0,
         offered=offered,
     )

@@ -127,6 +127,8 @@ class NodeClass(HashedOnce):
     """The form factor of the GPUs: SXM, PCIe, superchip or SoC (gpu_products.yaml)."""
     datacenter: bool | None = None
     """Whether the GPUs are not of a consumer brand (GeForce, TITAN), on which the driver rules of images depend."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """The labels FACT_LABELS that the node has, as pairs of key and value."""
     labelled_gpus: int = 0
     """The number of GPUs by the label nvidia.com/gpu.count; 0 without the label."""
     promises: tuple[GPUPromise, ...] = ()
@@ -173,6 +175,10 @@ class NodeClass(HashedOnce):
     labels: tuple[tuple[str, str], ...] | None = None
     """The labels on which a demand has requirements, as pairs of key and value; None where they are not evaluated."""
     __hash__ = HashedOnce.__hash__
+
+    def fact(self, key: str) -> str | None:
+        """Give the value of one of FACT_LABELS; None without the label."""
+        return next((value for name, value in self.facts if name == key), None)
 
     @property
     def candidates(self) -> Collection[str]:

@@ -16,39 +16,6 @@ from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import show_driver, show_version
 
 
-def memory_large_enough(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse GPUs, MIG slices or shares with less memory than the pod needs."""
-    if not demand.memory_mib:
-        return None
-    wants = f">= {demand.memory_mib} MiB per GPU"
-    unit = memory_per_unit(demand, node)
-    if unit is None and node.memory_at_most is not None and node.memory_at_most < MEMORY_TOLERANCE * demand.memory_mib:
-        return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
-    if unit is None:
-        return reason(Code.GPUFactsMissing, "GPU memory unknown", wants) if demand.refuse_unknown else None
-    if unit >= MEMORY_TOLERANCE * demand.memory_mib:
-        return None
-    return reason(Code.GPUMemoryTooSmall, "GPU memory too small", wants)
-
-
-def memory_per_unit(demand: Demand, node: NodeClass) -> float | None:
-    """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU."""
-    sizes = [_slice_mib(node, profile) for name, _ in demand.resources if (profile := profile_of(name))]
-    if sizes:
-        return min((size for size in sizes if size is not None), default=None)
-    mps = any(node.unit(name) is Sharing.MPS for name, _ in demand.resources)
-    return node.memory_mib / node.replicas if mps and node.memory_mib is not None else node.memory_mib
-
-
-def _slice_mib(node: NodeClass, profile: str) -> int | None:
-    """Give the memory of a MIG slice in MiB, by GFD's label or else by its name.
-
-    The label is less than the nominal size in the name: 9,856 MiB for a 1g.10gb.
-    """
-    size = nominal_size(profile)
-    return node.slice_mib(profile) or (size.memory_mib if size else None)
-
-
 def sharing_allowed(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse shares for a pod that wants whole GPUs, and whole GPUs for one that wants shares.
 
@@ -137,31 +104,6 @@ def _unit_covers(demand: Demand, node: NodeClass, requested: SliceSize) -> bool:
     return whole and (most is None or most >= MEMORY_TOLERANCE * requested.memory_mib)
 
 
-def interconnect_present(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse nodes whose GPUs NVLink does not join all-to-all, if the pod needs that; MIG slices have no NVLink."""
-    if not demand.nvlink:
-        return None
-    sliced = node.sharing is Sharing.MIG or node.mig_profile is not None
-    sliced = sliced or any(profile_of(name) for name, _ in demand.resources)
-    if node.nvlink is None and not sliced:
-        return reason(Code.GPUFactsMissing, "GPU interconnect unknown", "NVLink") if demand.refuse_unknown else None
-    if node.nvlink and not sliced:
-        return None
-    return reason(Code.InterconnectAbsent, "GPUs are not joined all-to-all", "NVLink")
-
-
-def form_factor_allowed(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse GPUs of a form factor that the pod does not allow."""
-    if demand.form_factors is None:
-        return None
-    wants = join_with_or(sorted(form_factor.value for form_factor in demand.form_factors))
-    if node.form_factor is None:
-        return reason(Code.GPUFactsMissing, "GPU form factor unknown", wants) if demand.refuse_unknown else None
-    if node.form_factor in {form_factor.value for form_factor in demand.form_factors}:
-        return None
-    return reason(Code.FormFactorNotAllowed, "GPU form factor not allowed", wants)
-
-
 def image_for_machine(demand: Demand, node: NodeClass) -> Reason | None:
     """Refuse a node for which an image is not built, where its publisher says so; what is inferred only scores."""
     for platform in demand.platforms:
@@ -221,21 +163,6 @@ def _sufficient_drivers(demand: Demand, need: CUDANeed, node: NodeClass) -> str:
     if need.requires and not need.requirement and demand.accept is not AcceptedCompatibility.Native:
         return _accepted_drivers(need, node).removeprefix("driver ")
     return f">= {show_driver(need.sufficient(demand.accept))}"
-
-
-def compute_capability_high_enough(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a GPU whose compute capability is less than the pod or its image needs."""
-    minimums = [demand.compute_capability, *(need.capability_floor for need in demand.cuda)]
-    floor = max((minimum for minimum in minimums if minimum is not None), default=None)
-    if floor is None:
-        return None
-    if node.compute_capability is None:
-        if demand.refuse_unknown:
-            return reason(Code.GPUFactsMissing, "compute capability unknown", f">= {show_version(floor)}")
-        return None
-    if node.compute_capability >= floor:
-        return None
-    return reason(Code.ComputeCapabilityTooLow, "compute capability too low", f">= {show_version(floor)}")
 
 
 def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app.nodes.model import ClaimableDevices, FreeResources, Node, NodeClass
-from app.placement.filters import CLASS_FILTERS, COUNTED_IN_TREE, FREE_FILTERS
+from app.placement.filters import COUNTED_IN_TREE, FREE_FILTERS, class_filters_of
 from app.placement.scorers import BY_CLASS, BY_FREE_CPU, PENALTIES, SCORERS, ScoreByCPU, Scorer
 from app.policy.demand import Demand
 from app.policy.schema_placement import DEFAULT_SCORES, ScorerName
@@ -46,7 +46,7 @@ def judge_class(demand: Demand, node_class: NodeClass) -> Reason | None:
 
 def _last_refusal(demand: Demand, variants: tuple[NodeClass, ...]) -> Reason | None:
     """Give the reason that leaves none of the variants; None if all filters accept one of them."""
-    for accepts in CLASS_FILTERS:
+    for accepts in class_filters_of(demand):
         class_refusals = [accepts(demand, variant) for variant in variants]
         variants = tuple(variant for variant, refusal in zip(variants, class_refusals, strict=True) if refusal is None)
         if not variants:
@@ -74,7 +74,7 @@ def _judge_alternative(demand: Demand, devices: ClaimableDevices) -> Reason | No
 
 
 def _judge_variant(demand: Demand, node_class: NodeClass) -> Reason | None:
-    for accepts in CLASS_FILTERS:
+    for accepts in class_filters_of(demand):
         if (refusal := accepts(demand, node_class)) is not None:
             return refusal
     return None
@@ -86,7 +86,7 @@ def class_refusals(demand: Demand, node_class: NodeClass) -> tuple[Reason, ...]:
         return ()
     claimable = [make for request in node_class.claimable for devices in request for make, _ in devices.makes]
     variants = claimable if claimable and not demand.resources else node_class.by_device_variant()
-    reasons = (accepts(demand, variant) for variant in variants for accepts in CLASS_FILTERS)
+    reasons = (accepts(demand, variant) for variant in variants for accepts in class_filters_of(demand))
     return tuple(dict.fromkeys(refusal for refusal in reasons if refusal is not None))
 
 

@@ -8,6 +8,7 @@ now. Both give None if the node fits. Messages name what the pod wants, and no v
 
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 
 from app.knowledge.mig_geometry import place_instances
 from app.knowledge.mig_profiles import profile_of
@@ -15,14 +16,10 @@ from app.kube.numa_zones import NUMAZones, topology_refusal
 from app.nodes.model import FreeResources, NodeClass, Sharing
 from app.nodes.reading import lacks_handler
 from app.placement.class_filters import (
-    compute_capability_high_enough,
     driver_new_enough,
     driver_settled,
-    form_factor_allowed,
     gpus_healthy,
     image_for_machine,
-    interconnect_present,
-    memory_large_enough,
     mig_config_settled,
     mig_profile_offered,
     mig_valid,
@@ -32,6 +29,7 @@ from app.placement.class_filters import (
 )
 from app.placement.mig_slices import exceeds_all_gpus, profiles_of, requested_slices
 from app.policy.demand import Demand, DemandClass
+from app.policy.needs import LEAST_CAPABILITY, WITH_FACT
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
 
@@ -272,11 +270,13 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (several_units_allowed, DecidedBy.NODE),
     (mig_profile_offered, DecidedBy.NODE),
     (driver_new_enough, DecidedBy.NODE),
-    (compute_capability_high_enough, DecidedBy.PRODUCT),
+    (LEAST_CAPABILITY.judge, DecidedBy.PRODUCT),
     (toolkit_targets_gpu, DecidedBy.PRODUCT),
-    (memory_large_enough, DecidedBy.PRODUCT),
-    (interconnect_present, DecidedBy.PRODUCT),
-    (form_factor_allowed, DecidedBy.PRODUCT),
+    *(
+        (need.judge, DecidedBy.PRODUCT if fact.by_product else DecidedBy.NODE)
+        for need, fact in WITH_FACT
+        if need is not LEAST_CAPABILITY
+    ),
     (request_within_node, DecidedBy.NODE),
     (numa_node_large_enough, DecidedBy.NODE),
 )
@@ -286,6 +286,15 @@ Causes that waiting cannot change, such as the wrong product, come first. A node
 resources that it lacks meanwhile.
 """
 CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
+
+
+@lru_cache(maxsize=1024)
+def class_filters_of(demand: Demand) -> tuple[ClassFilter, ...]:
+    """List the class filters for a demand, without those of needs that it does not have."""
+    of_rows: dict[ClassFilter, ClassFilter | None] = {need.judge: need.filter_for(demand) for need, _ in WITH_FACT}
+    return tuple(filter(None, (of_rows.get(accepts, accepts) for accepts in CLASS_FILTERS)))
+
+
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)
 
 FREE_FILTERS: tuple[FreeFilter, ...] = (

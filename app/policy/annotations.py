@@ -1,46 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of the pod annotations `gpu-usher.io/…` into needs (docs/reference/policy.md#annotations)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from app.knowledge.mig_profiles import parse_profile
 from app.knowledge.products import ProductPattern, Products
 from app.kube.pods import DECISION, PREFIX
 from app.policy.needs import (
     ALLOWED_PRODUCTS,
     DENIED_PRODUCTS,
-    LEAST_CAPABILITY,
-    LEAST_CUDA,
-    LEAST_MEMORY,
-    MIG_PROFILE,
-    NVLINK,
-    SHARING,
+    LONGEST_GUESSED_NAME,
+    NEEDS,
+    Annotation,
     Needs,
+    choice,
 )
 from app.policy.schema import WorkloadClass
-from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
-from app.values.quantity import LEAST_GPU_MEMORY, parse_gpu_memory
-from app.values.reasons import Code, Reason, join_with_or, reason
-from app.values.versions import parse_minimum
-
-
-@dataclass(frozen=True, slots=True)
-class Annotation:
-    """One annotation `gpu-usher.io/…`.
-
-    `read` gives the needs in its text, and raises BadInput for a text that does not parse. The other fields are for the
-    policy page: the grammar in Markdown, examples, and the meaning.
-    """
-
-    read: Callable[[str, Products], Mapping[Any, Any]]
-    grammar: str
-    examples: tuple[str, ...]
-    meaning: str
+from app.values.reasons import Code, Reason, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +77,10 @@ def _read_ours(ours: Mapping[str, str], products: Products, warnings: list[str])
             warnings.append(f"unknown annotation {PREFIX}{key[:40]} is ignored{hint}")
             continue
         try:
-            needs.update(ANNOTATIONS[key].read(value, products))
+            needs.update(_read_one(key, value, products))
         except BadInput as error:
             invalid.append(reason(Code.InvalidAnnotation, f"{PREFIX}{key} does not parse: {error}"))
-    warnings.extend(_implausible_memory(needs, products, ours))
+    warnings.extend(_doubts(needs, products, ours))
     unknown = tuple(_unknown_products(needs, products))
     workload_class = needs.pop(WORKLOAD_CLASS_NAME, None)
     return PodAnnotations(needs, workload_class, tuple(invalid), tuple(warnings), unknown)
@@ -121,8 +101,8 @@ def read_products(
     return allow or None, deny
 
 
-MOST_GUESSES, LONGEST_GUESSED_NAME = 3, 40
-"""Unknown keys, and characters of one, for which a similar name is searched, because a pod can have thousands."""
+MOST_GUESSES = 3
+"""Unknown keys for which a similar name is searched, because a pod can have thousands."""
 ALIKE_PREFIX = 0.75
 """The similarity of a prefix to ours, as difflib measures it, from which it is a misspelling: gpu-usher.ai has 0.92,
 gpu-usher 0.86. A guess."""
@@ -134,87 +114,44 @@ WORKLOAD_CLASS_NAME = "workload-class"
 """The annotation that states no need, but selects policies."""
 
 
-def _products(text: str, products: Products) -> Needs:
-    allow, deny = read_products(text, products)
-    stated = {ALLOWED_PRODUCTS: allow, DENIED_PRODUCTS: deny}
-    return {need: patterns for need, patterns in stated.items() if patterns}
-
-
-def _choice_reader(choices: Mapping[str, Any], key: Any) -> Callable[[str, Products], Mapping[Any, Any]]:
-    def read(text: str, _products: Products) -> Mapping[Any, Any]:
-        value = choices.get(text.strip().lower())
-        if value is None:
-            close = get_close_matches(text.strip().lower()[:LONGEST_GUESSED_NAME], choices, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise BadInput(f"got {text[:LONGEST_GUESSED_NAME]!r}, wants {join_with_or(list(choices))}{hint}")
-        return {key: value}
-
-    return read
-
-
 ANNOTATIONS: Mapping[str, Annotation] = {
-    "products": Annotation(
-        _products,
-        '`["!"] PRODUCT {"," ["!"] PRODUCT}`, at most 32',
-        ("H100, H200, !H100-PCIe", "NVIDIA-A100-SXM4-*"),
-        "any of these; `!` excludes; matched as in `products.allow`",
-    ),
-    "cuda": Annotation(
-        lambda text, _: {LEAST_CUDA: parse_minimum(text)},
-        '`[">="] N {"." N}`',
-        ("12.4", ">=12"),
-        "at least this CUDA must run there",
-    ),
-    "gpu-memory": Annotation(
-        lambda text, _: {LEAST_MEMORY: parse_gpu_memory(text.removeprefix(">="))},
-        '`[">="] AMOUNT`',
-        ("40Gi", ">=80GB"),
-        "at least, per GPU or slice; on shared GPUs also what the pod will use of each",
-    ),
-    "compute-capability": Annotation(
-        lambda text, _: {LEAST_CAPABILITY: parse_minimum(text)}, '`[">="] N {"." N}`', ("8.0", ">=9"), "at least"
-    ),
-    "sharing": Annotation(
-        _choice_reader({wish.value.lower(): wish for wish in SharingWish}, SHARING),
-        "`Exclusive`, `Shared` or `Any`",
-        ("Exclusive",),
-        "a whole GPU or MIG slice, never a replica; a replica; either",
-    ),
-    "mig-profile": Annotation(
-        lambda text, _: {MIG_PROFILE: parse_profile(text)},
-        '`[">="] PROFILE`',
-        ("1g.10gb", ">=1g.10gb"),
-        "exactly that slice; with `>=` any that covers it",
-    ),
-    "interconnect": Annotation(
-        _choice_reader({"nvlink": True}, NVLINK), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"
-    ),
-    WORKLOAD_CLASS_NAME: Annotation(
-        _choice_reader({member.value: member.value for member in WorkloadClass}, WORKLOAD_CLASS_NAME),
-        "`training`, `inference`, `batch-inference` or `notebook`",
-        ("training",),
-        "picks the policies that name the class in `match.workloadClass`",
-    ),
+    annotation.name: annotation
+    for annotation in (
+        Annotation(
+            "products",
+            str,
+            '`["!"] PRODUCT {"," ["!"] PRODUCT}`, at most 32',
+            ("H100, H200, !H100-PCIe", "NVIDIA-A100-SXM4-*"),
+            "any of these; `!` excludes; matched as in `products.allow`",
+        ),
+        *(need.annotation for need in NEEDS if need.annotation),
+        Annotation(
+            WORKLOAD_CLASS_NAME,
+            choice({member.value: member.value for member in WorkloadClass}),
+            "`training`, `inference`, `batch-inference` or `notebook`",
+            ("training",),
+            "picks the policies that name the class in `match.workloadClass`",
+        ),
+    )
 }
 """The annotations by name, as policies/README.md lists them."""
+_STATED = {need.annotation.name: need for need in NEEDS if need.annotation}
 
 
-LEAST_IN_MIB = 1024
-"""The least number of GiB that is taken for one of MiB: people write 40000Gi for 40000Mi, but not 500Gi for 500Mi."""
+def _read_one(name: str, text: str, products: Products) -> Mapping[Any, Any]:
+    """Read the needs that one annotation states. Raises BadInput."""
+    if name == "products":
+        allow, deny = read_products(text, products)
+        stated = {ALLOWED_PRODUCTS: allow, DENIED_PRODUCTS: deny}
+        return {need: patterns for need, patterns in stated.items() if patterns}
+    return {_STATED.get(name, name): ANNOTATIONS[name].parse(text)}
 
 
-def _implausible_memory(needs: Needs, products: Products, ours: Mapping[str, str]) -> list[str]:
-    """Warn of an amount that no CUDA process lives on, or that no known GPU has; it remains in force."""
-    mib = LEAST_MEMORY.of(needs)
-    most = products.most_memory_mib
-    if mib is None or LEAST_GPU_MEMORY <= mib <= most:
-        return []
-    stated = f"gpu-memory: {ours['gpu-memory'][:40]}"
-    if mib > most:
-        meant = mib // 1024
-        hint = f"; did you mean {meant}Mi?" if LEAST_IN_MIB <= meant <= most and mib % 1024 == 0 else ""
-        return [f"{PREFIX}{stated} is more than any known GPU has, which is {most // 1024}Gi{hint}"]
-    return [f"{PREFIX}{stated} is less than a CUDA context needs; did you mean {mib}Gi?"]
+def _doubts(needs: Needs, products: Products, ours: Mapping[str, str]) -> Iterator[str]:
+    """Warn of values that cannot be meant; they remain in force."""
+    for name, need in _STATED.items():
+        if need.doubt and need in needs and (doubt := need.doubt(needs[need], products)):
+            yield f"{PREFIX}{name}: {ours[name][:40]} {doubt}"
 
 
 def _unknown_products(needs: Needs, products: Products) -> Iterator[tuple[ProductPattern, str]]:

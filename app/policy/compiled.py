@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from app.knowledge.products import ProductPattern
-from app.policy.schema import STRICTNESS, Action, Rule, Spec
+from app.policy.schema import STRICTNESS, Action, Spec
+from app.policy.schema_placement import Rule
 from app.values.label_requirements import Requirement
 
 

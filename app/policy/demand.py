@@ -8,13 +8,14 @@ room for them.
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
 from app.knowledge.images import ImagePlatform
 from app.knowledge.products import ProductPattern
 from app.kube.claimed_devices import DeviceChoices
 from app.kube.numa_zones import DeviceAmounts
-from app.policy.schema_placement import FormFactor, HealthAction, ScorerName, SharingWish
+from app.policy.schema_placement import HealthAction, ScorerName, SharingWish
 from app.values.computations import HashedOnce
 from app.values.label_requirements import Requirement
 from app.values.reasons import Reason
@@ -115,6 +116,7 @@ class Demand(HashedOnce):
     `memory_mib` is the least memory of each GPU or MIG slice. `declared_mib` is the memory that the pod itself declares
     to use of each unit, which counts against the budget of shared GPUs.
     `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
+    `others` are further needs that only their rows read (policy/needs.py), by name.
     `node_selector` are requirements on the node's labels. `namespace_limits` are limits of its namespace, without what
     is used, and `reached_limits` those that it would exceed now, with what is used.
     `group_cliques` are the NVLink domains in which pods of its
@@ -150,7 +152,8 @@ class Demand(HashedOnce):
     sharing: SharingWish = SharingWish.Any
     mig_profile: tuple[str, bool] | None = None
     nvlink: bool = False
-    form_factors: frozenset[FormFactor] | None = None
+    form_factors: frozenset[str] | None = None
+    others: tuple[tuple[str, Any], ...] = ()
     node_selector: tuple[Requirement, ...] = ()
     namespace_limits: tuple[ProductLimit, ...] = ()
     reached_limits: tuple[ProductLimit, ...] = ()

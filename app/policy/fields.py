@@ -79,13 +79,13 @@ MERGE_KEYWORD = "x-merge"
 """The keyword of the published schema that says how a field is merged."""
 
 
-def described(merge: Merge, description: str, *examples: Any, **more: Any) -> Any:
+def described(merge: Merge, description: str, *examples: Any, default: Any = None, **more: Any) -> Any:
     """Describe a field for the JSON Schema, the CRD and policies/README.md: its merge, its meaning, and examples.
 
-    `more` are further arguments of pydantic's Field, such as the default.
+    `default` counts where a policy does not have the field. `more` are further arguments of pydantic's Field.
     """
-    shown = {"examples": list(examples)} if examples else {}
-    return Field(description=description, json_schema_extra={MERGE_KEYWORD: merge.value, **shown}, **more)
+    shown: dict[str, Any] = {"examples": list(examples)} if examples else {}
+    return Field(default, description=description, json_schema_extra={MERGE_KEYWORD: merge.value, **shown}, **more)
 
 
 class StrictMapping(BaseModel):

@@ -23,7 +23,8 @@ from app.policy.problems import (
     unknown_products,
     version_problems,
 )
-from app.policy.schema import GROUP, GPUPolicy, Rule, Spec
+from app.policy.schema import GROUP, GPUPolicy, Spec
+from app.policy.schema_placement import Rule
 from app.values.errors import BadInput, PolicyError
 from app.values.label_requirements import Requirement, disjoint, selector_requirements
 

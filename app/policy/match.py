@@ -18,15 +18,15 @@ from app.policy.merge_admission import AdmissionRules, merge_admission
 from app.policy.needs import (
     ALLOWED_PRODUCTS,
     DENIED_PRODUCTS,
-    FORM_FACTORS,
     MIG_PROFILE,
     NEEDS,
     NODE_SELECTOR,
     SHARING,
+    WITH_FACT,
     Needs,
 )
-from app.policy.schema import Action, Rule
-from app.policy.schema_placement import SharingWish
+from app.policy.schema import Action
+from app.policy.schema_placement import Rule, SharingWish
 from app.values.label_requirements import all_allow, disjoint
 from app.values.reasons import Code, Reason, reason
 
@@ -242,12 +242,11 @@ def _conflicts(sources: list[tuple[str, Needs]], knowledge: Knowledge) -> Iterat
 
 
 def _node_conflicts(sources: list[tuple[str, Needs]]) -> Iterator[Reason]:
-    """Give reasons if no form factor is allowed by all sources, or if no node can fulfil two of their selectors."""
-    limiting = [
-        (origin, form_factors) for origin, needs in sources if (form_factors := FORM_FACTORS.of(needs)) is not None
-    ]
-    if limiting and not frozenset.intersection(*(form_factors for _, form_factors in limiting)):
-        yield reason(Code.PolicyConflict, f"{_allow_no([origin for origin, _ in limiting])} form factor")
+    """Give reasons if sources allow no value of a fact together, or if no node can fulfil two of their selectors."""
+    for need, fact in WITH_FACT:
+        limiting = {origin: needs[need] for origin, needs in sources if isinstance(needs.get(need), frozenset)}
+        if limiting and not frozenset.intersection(*limiting.values()):
+            yield reason(Code.PolicyConflict, f"{_allow_no(list(limiting))} {fact.name.removeprefix('GPU ')}")
     for (one, left), (other, right) in combinations(sources, 2):
         if disjoint(NODE_SELECTOR.of(left) or (), NODE_SELECTOR.of(right) or ()):
             yield reason(Code.PolicyConflict, f"{_source(one)} and {_source(other)} select different nodes")

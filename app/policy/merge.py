@@ -17,6 +17,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import ClaimedDevices
 from app.kube.numa_zones import device_amounts
 from app.kube.pods import Container, Pod
+from app.policy.cuda_needs import ImageRow, container_needs, image_platforms, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.needs import (
     ALLOWED_PRODUCTS,
@@ -25,15 +26,11 @@ from app.policy.needs import (
     LEAST_MEMORY,
     NEEDS,
     TOPOLOGY_MANAGER,
-    ImageRow,
     Needs,
-    container_needs,
-    image_platforms,
     merge_needs,
-    minimum_need,
 )
-from app.policy.schema import STRICTNESS, Action, Rule, Spec
-from app.policy.schema_placement import HealthAction
+from app.policy.schema import STRICTNESS, Action, Spec
+from app.policy.schema_placement import HealthAction, Rule
 from app.values.versions import parse_minimum
 
 
@@ -100,7 +97,7 @@ def policy_needs(applied: AppliedPolicy, level: Action, knowledge: Knowledge) ->
     values = (
         (need, need.read(applied.spec.placement, knowledge.products))
         for need in NEEDS
-        if need.read and need.rule and applied.applies(need.rule, level)
+        if need.rule and need.read and applied.applies(need.rule, level)
     )
     return {need: value for need, value in values if value is not None}
 

@@ -7,8 +7,9 @@ from operator import attrgetter
 from typing import Any
 
 from app.policy.merge import AppliedPolicy, highest_priority_value
-from app.policy.schema import Action, Rule
+from app.policy.schema import Action
 from app.policy.schema_admission import Admission, Defaults, Idle, PerGPU
+from app.policy.schema_placement import Rule
 from app.values.quantity import parse_quantity
 from app.values.reasons import Code, Reason, reason
 

@@ -1,251 +1,340 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The needs that policies, annotations and images can state: how each is read, merged, and shown.
+"""The needs of pods, each as one row of NEEDS, from which everything that is said about it is written.
 
-To add a need: a field of the placement block and its rule (policy/schema_placement.py, policy/schema.py), a descriptor
-and its line in NEEDS, a field of Demand, and the filter that judges it. An annotation for it is a row of
-policy/annotations.py.
-
-The CUDA need of a container has evidence, of which the first counts:
-
-| evidence | with | counts |
-|---|---|---|
-| the pod's annotation gpu-usher.io/cuda | a minimum, for all containers | always |
-| the container's environment | NVIDIA_REQUIRE_*, with those of the image's config that it does not replace | always |
-| the image table of a policy | a minimum | always |
-| the image's config (app/images) | NVIDIA_REQUIRE_* and CUDA_VERSION | if cuda.fromImage |
-| the image's name and tag | the CUDA version of a row of image_cuda.yaml, or in the tag | if cuda.fromImage |
-
-Otherwise the need is unknown. NVIDIA_DISABLE_REQUIRE, of the container or else of the image's config, turns what the
-images say into a preference.
+A row says how sources state the need: by a field of a policy's placement block (policy/schema_placement.py) and by an
+annotation. Where nodes are judged by one Fact about their GPUs, the row has it. From the row follow the filter
+(`Need.judge`), node labels (admission/affinity_labels.py), CEL (admission/claim_template.py), the labels of a new node
+(whatif/node_template.py), the edit of the annotation (explain/edits_gpu.py), what nodes have instead
+(explain/pending_cause.py), and the tables of the documentation. Needs that are no comparison with one fact have
+functions in these modules.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from enum import Enum
+from itertools import chain
+from math import ceil, floor
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, named_branches
-from app.knowledge.image_configs import (
-    COMPAT_PACKAGE,
-    CUDA_VERSION,
-    DISABLE,
-    TRUE,
-    cuda_version,
-    is_requirement,
-    requirement_of,
-)
-from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
-from app.knowledge.products import ProductPattern, Products
-from app.knowledge.tables import Knowledge
-from app.kube.pods import Container
-from app.policy.demand import ProductLimit
-from app.policy.schema import Rule
-from app.policy.schema_placement import FormFactor, Placement, SharingWish
+from pydantic.alias_generators import to_snake
+
+from app.knowledge.mig_profiles import nominal_size, parse_profile, profile_of
+from app.knowledge.products import Product, ProductPattern, Products
+from app.kube.device_models import NVIDIA_DRIVER
+from app.nodes.conditions import CC_MODE, CC_READY, COMPUTE, FAMILY, MEMORY, MODE
+from app.nodes.mig_state import MEMORY_TOLERANCE
+from app.nodes.model import NodeClass, Sharing
+from app.policy.cuda_needs import show_need
+from app.policy.demand import Demand, ProductLimit
+from app.policy.fields import Merge, merge_rules
+from app.policy.schema_placement import Placement, Rule, SharingWish
+from app.values.errors import BadInput
 from app.values.label_requirements import Requirement, selector_requirements
-from app.values.quantity import parse_mib
-from app.values.reasons import Code, join_with_or
-from app.values.versions import Version, major_minor, parse_minimum, show_version
+from app.values.quantity import LEAST_GPU_MEMORY, parse_gpu_memory
+from app.values.reasons import Code, Reason, join_with_or, reason
+from app.values.versions import Version, parse_minimum, show_version
+
+MatchExpression = dict[str, Any]
+ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
+"""CEL: the attributes of a device of NVIDIA's driver."""
 
 
 @dataclass(frozen=True, slots=True)
-class ImageRow:
-    """One row of the image table of `policy`: images whose reference matches were built with this CUDA version.
+class FactComparison:
+    """How a value is compared with what is wanted, in each language.
 
-    `compat` says that they contain the cuda-compat package of that version.
+    `words` writes what is wanted, `eased` the nearest wish that a value meets, as an annotation states it, `on_label`
+    the expressions about a label, and `in_cel` a condition on the member of a device. `eased` has None for a wish that
+    cannot be read. `ordered` says that one wish can be nearer to a value than another.
     """
 
-    pattern: re.Pattern[str]
-    cuda: Version
-    policy: str
-    compat: bool = False
+    accepts: Callable[[Any, Any], bool]
+    words: Callable[[Any], str]
+    eased: Callable[[Any, Any], str]
+    on_label: Callable[[str, Any], tuple[MatchExpression, ...]]
+    in_cel: Callable[[str, Any], str]
+    ordered: bool = True
 
 
-def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge, compat: bool = False) -> CUDANeed:
-    """Compile the need for at least this CUDA version, as an annotation, an environment or a policy states it.
+def number_at_least(key: str, number: int) -> tuple[MatchExpression, ...]:
+    """Require a label's number to be at least `number`; below 1 nothing is required, as Gt takes no negative."""
+    return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
 
-    Forward compatibility depends on a package in the image, so that it is assumed only if `compat` is set.
+
+def semver_at_least(member: str, version: Version) -> str:
+    """Require it of a device's version; CEL's semver has exactly three fields."""
+    return f"{member}.compareTo({semver(version)}) >= 0"
+
+
+def semver(version: Version) -> str:
+    """Write a version with exactly three fields, as CEL's semver requires."""
+    return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
+
+
+VERSION_AT_LEAST = FactComparison(
+    accepts=lambda wanted, value: bool(value >= wanted),
+    words=show_version,
+    eased=lambda _, value: show_version(value),
+    on_label=lambda key, wanted: number_at_least(key, wanted[0]),
+    in_cel=semver_at_least,
+)
+"""A least version; of a label only the major one is compared."""
+MIB_AT_LEAST = FactComparison(
+    accepts=lambda wanted, value: bool(value >= MEMORY_TOLERANCE * wanted),
+    words=lambda wanted: f"{wanted} MiB",
+    eased=lambda _, value: f"{int(value)}Mi",
+    on_label=lambda key, wanted: number_at_least(key, floor(MEMORY_TOLERANCE * wanted)),
+    in_cel=lambda member, wanted: f"{member}.compareTo(quantity('{ceil(MEMORY_TOLERANCE * wanted)}Mi')) >= 0",
+)
+"""A least amount of memory, of which a GPU reports a little less (MEMORY_TOLERANCE)."""
+ONE_OF = FactComparison(
+    accepts=lambda wanted, value: value in wanted,
+    words=lambda wanted: join_with_or(sorted(wanted)),
+    eased=lambda wanted, value: ", ".join((*sorted(wanted if isinstance(wanted, frozenset) else ()), value)),
+    on_label=lambda key, wanted: ({"key": key, "operator": "In", "values": sorted(wanted)},),
+    in_cel=lambda member, wanted: f"{member} in [{', '.join(map(repr, sorted(wanted)))}]",
+    ordered=False,
+)
+"""One of several words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact about the GPUs of a node, and where it is written; a value that is None is unknown.
+
+    `own` gives the value of a class of nodes, and `of` that for a demand, where it is another. `at_most` gives an upper
+    bound of an unknown value. `label` is the label by GPU Feature Discovery (GFD), and `dialect_label` the field of a
+    cloud's dialect that names its label. `by_unit` says that a MIG slice that is requested by name has its own value,
+    which the labels do not say. `template` gives the labels of a new node with a product. `member` is the member of a
+    device in NVIDIA's DRA driver; `any_vendor` says that drivers of other vendors have it too, and that a device may
+    lack it. `by_product` says that the product decides the value, so that its labels can stand for it.
     """
-    toolkit = knowledge.cuda.toolkit(cuda)
-    forward = _beyond_minor_version(toolkit, _branches_from_first_driver(toolkit.forward_branches)) if compat else ()
-    return CUDANeed(
-        cuda=cuda,
-        minimum=True,
-        native=toolkit.native,
-        minor_version=toolkit.minor_version,
-        requires=None,
-        forward=forward,
-        capability_floor=None,
-        unsupported=knowledge.cuda.unsupported(cuda),
-        targets=None,
-        requirement=(),
-        evidence=evidence + _forward_evidence(cuda, forward),
-    )
+
+    name: str
+    compared: FactComparison
+    own: Callable[[NodeClass], Any]
+    of: Callable[[Demand, NodeClass], Any] | None = None
+    at_most: Callable[[NodeClass], Any] = lambda _: None
+    label: str = ""
+    dialect_label: str = ""
+    by_unit: bool = False
+    template: Callable[[Product], Mapping[str, str]] = lambda _: {}
+    member: str = ""
+    any_vendor: bool = False
+    by_product: bool = True
+
+    def value(self, demand: Demand, node: NodeClass) -> Any:
+        """Give the value for a demand on nodes of a class."""
+        return self.own(node) if self.of is None else self.of(demand, node)
+
+    def have(self, node: NodeClass) -> str | None:
+        """Write the value of a class of nodes; None where it is unknown."""
+        value = self.own(node)
+        return None if not value else self.compared.words(value if self.compared.ordered else (value,))
 
 
-def _branches_from_first_driver(branches: frozenset[int]) -> tuple[tuple[int, Version], ...]:
-    return tuple((branch, (branch,)) for branch in sorted(branches))
+def fact_of_label(
+    name: str,
+    label: str,
+    words: Mapping[str, tuple[str, ...]],
+    own: Callable[[NodeClass], str | None] = lambda _: None,
+    former: Mapping[str, str] = {},
+    otherwise: str | None = None,
+    by_product: bool = True,
+    member: str = "",
+) -> Fact:
+    """Make the fact of a label whose texts stand for words, all others for `otherwise`; what `own` says counts first.
 
-
-def _beyond_minor_version(toolkit: Toolkit, forward: Branches) -> Branches:
-    """Leave out the branches on which minor-version compatibility holds anyway, and duplicates."""
-    floor = toolkit.minor_version or toolkit.native
-    return tuple((branch, lowest) for branch, lowest in dict.fromkeys(forward) if lowest < floor)
-
-
-def container_needs(
-    containers: tuple[Container, ...], rows: tuple[ImageRow, ...], from_image: bool, knowledge: Knowledge
-) -> Iterator[tuple[CUDANeed, bool]]:
-    """List the need of each container for which there is evidence, and whether it is required or only preferred."""
-    for container in containers:
-        environment = dict(container.facts.variables if container.facts else ()) | dict(container.env)
-        if container.facts is None:
-            environment.pop(CUDA_VERSION, None)  # without the image it is not known whether a requirement replaces it
-        lifted = environment.get(DISABLE) in TRUE
-        expression = () if lifted else requirement_of(environment)
-        row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
-        inferred = knowledge.images.infer(container.image) if from_image else None
-        if expression and any(value and is_requirement(name) for name, value in container.env):
-            yield _environment_need(container, expression, knowledge, "environment"), True
-        elif row is not None:
-            evidence = f"container {container.name}: image table of policy {row.policy}"
-            yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
-        elif from_image and container.facts and (cuda := cuda_version(environment)):
-            carried = _carried(cuda, inferred, expression if COMPAT_PACKAGE in environment else None)
-            need = _image_need(carried, container, knowledge, lifted, "image's config,")
-            yield replace(need, requirement=expression), not lifted
-        elif from_image and expression:
-            yield _environment_need(container, expression, knowledge, "image's config,"), True
-        elif inferred is not None:
-            yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
-
-
-def _carried(cuda: Version, inferred: ImageCUDA | None, compat_for: RequireExpression | None) -> ImageCUDA:
-    """Describe an image by its config, with what the tables know besides of an image of the same CUDA X.Y.
-
-    `compat_for` is its requirement if it carries a cuda-compat package, for the branches that this names.
+    `former` is the text that releases without a word of it write, which is true of other words as well. The label of a
+    node with several products counts only for a fact that no product decides.
     """
-    same = inferred is not None and major_minor(inferred.cuda) == major_minor(cuda)
-    known = inferred if inferred is not None and same else ImageCUDA(cuda, True, "")
-    known = replace(known, cuda=cuda, evidence=f"CUDA {show_version(cuda)}", requires=None)
-    if compat_for is None:
-        return known
-    return replace(known, carries_compat=True, forward=known.forward or named_branches(compat_for))
+
+    def value(node: NodeClass) -> str | None:
+        text = None if by_product and node.several_models else node.fact(label)
+        return own(node) or next((word for word, texts in words.items() if text in texts), otherwise)
+
+    def on_label(key: str, wanted: Iterable[str]) -> tuple[MatchExpression, ...]:
+        texts = {text for word in wanted for text in (*words[word], former.get(word)) if text}
+        return ({"key": key, "operator": "In", "values": sorted(texts)},)
+
+    return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, by_product=by_product, member=member)
 
 
-def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
-    """List the platforms that the images of containers are built for, each once, the certain ones before the others."""
-    shown = [
-        replace(platform, evidence=f"container {container.name}: {platform.evidence}")
-        for container in {container.image: container for container in reversed(containers)}.values()
-        for platform in _platforms_of(container, knowledge)
-    ]
-    yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """The annotation `gpu-usher.io/…` that states a need.
 
-
-def _platforms_of(container: Container, knowledge: Knowledge) -> Iterator[ImagePlatform]:
-    """Give the platform of an image: as its index says, and otherwise, or for one kind of board, as its name does."""
-    named, facts = knowledge.images.platform(container.image), container.facts
-    if facts is not None and len(facts.architectures) == 1:
-        yield ImagePlatform(facts.architectures[0], None, True, "image's config")
-    if named is not None and (facts is None or (named.products is not None and named.required)):
-        yield named
-
-
-def _environment_need(
-    container: Container, expression: RequireExpression, knowledge: Knowledge, source: str
-) -> CUDANeed:
-    """Compile the requirement in the environment; without a `cuda` clause any driver is native for it."""
-    cuda = lowest_cuda(expression)
-    evidence = f"container {container.name}: {source} NVIDIA_REQUIRE_*"
-    if cuda is not None:
-        return replace(minimum_need(cuda, evidence, knowledge), requirement=expression)
-    return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), None, expression, evidence)
-
-
-def _image_need(
-    inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool, source: str = "image"
-) -> CUDANeed:
-    toolkit = knowledge.cuda.toolkit(inferred.cuda)
-    package = _branches_from_first_driver(toolkit.forward_branches) if inferred.carries_compat else ()
-    forward = _beyond_minor_version(toolkit, (*package, *inferred.forward))
-    variable = inferred.compat_variable
-    loads = not variable or (container.variable(variable) or "").strip().lower() in ("1", "true")
-    depends = variable if forward and not loads else ""
-    forced = inferred.loads_compat and loads and container.variable("LD_LIBRARY_PATH") is None
-    evidence = (
-        f"container {container.name}: {source} {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
-        + "; on GeForce, the compat library that it always loads fails with an older driver (CUDA error 804)" * forced
-    )
-    return CUDANeed(
-        cuda=inferred.cuda,
-        minimum=False,
-        native=inferred.native or toolkit.native,
-        minor_version=toolkit.minor_version,
-        requires=None if lifted else inferred.requires,
-        forward=forward,
-        forward_depends=bool(depends),
-        forced_compat=forced,
-        capability_floor=inferred.capability_floor,
-        unsupported=knowledge.cuda.unsupported(inferred.cuda),
-        targets=knowledge.cuda.targets(inferred.cuda),
-        requirement=(),
-        evidence=f"{evidence}, disabled by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
-    )
-
-
-def _forward_evidence(cuda: Version, forward: Branches, depends: str = "") -> str:
-    """Describe the driver branches that forward compatibility adds, and the policy field that decides about it.
-
-    `depends` is the variable without which the container itself does not load the package.
+    `parse` reads the value from its text, and raises BadInput. The other fields are for the policy page: the grammar in
+    Markdown, examples, and the meaning.
     """
-    if not forward:
-        return ""
-    package = f"cuda-compat-{show_version(major_minor(cuda)).replace('.', '-')}"
-    branches = ", ".join(f"R{branch}" for branch in sorted({branch for branch, _ in forward}))
-    condition = f" if {depends}=1 is set or the container toolkit of the node enables it" if depends else ""
-    return f"; its {package} also allows driver {branches} on data-centre GPUs{condition} (policy field cuda.accept)"
+
+    name: str
+    parse: Callable[[str], Any]
+    grammar: str
+    examples: tuple[str, ...]
+    meaning: str
+
+    def read(self, text: str) -> Any:
+        """Read the value from a text; None from one that does not parse."""
+        try:
+            return self.parse(text)
+        except BadInput:
+            return None
 
 
-def show_need(need: CUDANeed) -> str:
-    """Write a need and its evidence in words."""
-    return f"CUDA {'>= ' if need.minimum else ''}{show_version(need.cuda)} ({need.evidence})"
+def choice(choices: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Make a parser of one of several words, in any case of letters."""
+    words = {word.lower(): word for word in choices}
 
+    def parse(text: str) -> Any:
+        word = text.strip().lower()
+        if word in words:
+            return choices[words[word]]
+        guess = word[:LONGEST_GUESSED_NAME]
+        begun = [one for one in words if guess and one.startswith(guess)]
+        close = get_close_matches(guess, words, n=1) or begun[:1]
+        hint = f"; did you mean {words[close[0]]}?" if close else ""
+        raise BadInput(f"got {text[:LONGEST_GUESSED_NAME]!r}, wants {join_with_or(list(choices))}{hint}")
+
+    return parse
+
+
+def list_of_words(name: str, words: Collection[str], example: str, meaning: str) -> Annotation:
+    """Make the annotation that lists some of these words, with commas between them."""
+    parse = choice({word: word for word in words})
+    item = name.removesuffix("s").rpartition("-")[2].upper()
+    grammar = f'`{item} {{"," {item}}}`' if len(words) > 1 else f"`{example}`"
+    return Annotation(name, lambda text: frozenset(map(parse, text.split(","))), grammar, (example,), meaning)
+
+
+LONGEST_GUESSED_NAME = 40
+"""Characters of a word for which a similar one is searched."""
+DECLARED = {path: merge for path, merge, _ in merge_rules(Placement, ("spec", "placement"))}
+"""How each field of the placement block is merged (policy/fields.py)."""
+MERGED: Mapping[Merge, Callable[[list[Any]], Any]] = {
+    Merge.Highest: max,
+    Merge.Single: lambda given: given[0],
+    Merge.Strictest: lambda given: max(given, key=list(type(given[0])).index if isinstance(given[0], Enum) else int),
+    Merge.Union: lambda given: tuple(dict.fromkeys(chain(*given))) if isinstance(given[0], tuple) else any(given),
+    Merge.Intersection: lambda given: (
+        frozenset.intersection(*given) if isinstance(given[0], frozenset) else tuple(given)
+    ),
+}
+"""How values are merged by what their field declares; products that all sources allow stay one list for each."""
 
 Stated = TypeVar("Stated")
 Needs = Mapping["Need[Any]", Any]
 """The needs that one source states, a policy or the pod's annotations. A need that it does not state has no entry."""
+UNSTATED = (None, 0)
+"""Values by which a Demand says that it does not have a need."""
+FIELDS = frozenset(one.name for one in fields(Demand))
+
+
+def _reader(name: str, annotation: Annotation | None) -> Callable[[Placement, Products], Any]:
+    """Make the reader of a field: a text is read as in the annotation, and a list is a set of words."""
+
+    def read(placement: Placement, _products: Products) -> Any:
+        value = getattr(placement, name)
+        if isinstance(value, str) and annotation:
+            return annotation.parse(value)
+        return frozenset(getattr(one, "value", one) for one in value) if isinstance(value, tuple) else value
+
+    return read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Need(Generic[Stated]):
     """One need that sources can state with a value of type `Stated`.
 
-    `path` is its field in a policy, or the annotation that alone states it. `demand_field` is the field of Demand that
-    has the merged value.
-    `rule` is the rule of a policy whose action applies to it, and `read` gives the value in a policy's placement block,
-    None if it states none; both are None for a need that only annotations state.
-    `merge` makes the value of Demand from the stated ones, of which there is at least one; None for CUDA, whose needs
-    depend on the containers too (policy/merge.py).
-    `show` gives the lines of text for a value of Demand. `codes` are the reasons with which filters and admission
-    refuse a pod for this need.
+    `path` is its field in a policy, or the annotation that alone states it; the rule of that field decides whether it
+    applies. `demand_field` is the field of Demand that has the merged value; without such a field it is in
+    `Demand.others`. `read` gives the value in a policy's placement block, None if it states none; by default a text is
+    read as in the annotation, and a list is a set of words.
+    `shown` gives the lines of text for a value of Demand, or is the line, with `{}` for what is wanted. `codes` are the
+    reasons with which filters and admission refuse a pod for this need.
+    `wrong` and `wants` are the words of a refusal by the fact. `asked` gives what is wanted of it, where that is not
+    the value of `demand_field` alone, and `inferable` says that an image alone can imply it.
+    `doubt` says of a stated value why it cannot be meant, empty where it can. `widest` is the text
+    of an annotation that all nodes meet.
     """
 
     path: str
     demand_field: str
-    rule: Rule | None
-    read: Callable[[Placement, Products], Stated | None] | None
-    merge: Callable[[list[Stated]], Any] | None
-    show: Callable[[Any], Iterable[str]]
+    shown: str | Callable[[Any], Iterable[str]]
     codes: tuple[Code, ...] = ()
+    annotation: Annotation | None = None
+    fact: Fact | None = None
+    wrong: str = ""
+    wants: str = "{}"
+    read: Callable[[Placement, Products], Stated | None] | None = None
+    asked: Callable[[Demand], Any] | None = None
+    inferable: bool = False
+    doubt: Callable[[Any, Products], str] | None = None
+    widest: str | None = None
+    rule: Rule | None = field(init=False, default=None)
+    value: Callable[[Demand], Any] = field(init=False, default=lambda _: None)
+    wanted: Callable[[Demand], Any] = field(init=False, default=lambda _: None)
+
+    def __post_init__(self) -> None:
+        """Find the rule of the policy's field, and the value in a Demand."""
+        name = self.demand_field
+        of_field = attrgetter(name) if name in FIELDS else lambda demand: dict(demand.others).get(name)
+        object.__setattr__(self, "value", of_field)
+        object.__setattr__(self, "wanted", self.asked or of_field)
+        if self.path in DECLARED:
+            object.__setattr__(self, "rule", Rule(self.path.split(".")[2]))
+            object.__setattr__(self, "read", self.read or _reader(to_snake(self.path.split(".")[2]), self.annotation))
 
     def of(self, needs: Needs) -> Stated | None:
         """Give the value that a source states; None if it states none."""
         value: Stated | None = needs.get(self)
         return value
 
-    def stated(self, sources: Iterable[Needs]) -> list[Stated]:
-        """List the values that the sources state, in their order."""
-        return [needs[self] for needs in sources if self in needs]
+    def eased(self, stated: str, offer: Any, node: NodeClass) -> str | None:
+        """Write the nearest wish that a node meets as the annotation that states this need; None if there is none.
+
+        `offer` is what the node offers of a need that has an order.
+        """
+        fact, annotation = self.fact, self.annotation
+        if fact is None or annotation is None:
+            return self.widest
+        value = offer if fact.compared.ordered else fact.own(node)
+        text = None if value is None else fact.compared.eased(annotation.read(stated), value)
+        return self.widest if text is None or annotation.read(text) is None else text
+
+    def lines(self, demand: Demand) -> Iterable[str]:
+        """Write the lines of text for a demand."""
+        value = self.value(demand)
+        if not isinstance(self.shown, str):
+            return self.shown(value)
+        words = self.fact.compared.words if self.fact else str
+        return () if value in UNSTATED else (self.shown.format(words(value)),)
+
+    def judge(self, demand: Demand, node: NodeClass) -> Reason | None:
+        """Refuse a class of nodes whose fact is not what is wanted, or, if the demand says so, is unknown."""
+        accepts = self.filter_for(demand)
+        return accepts(demand, node) if accepts else None
+
+    def filter_for(self, demand: Demand) -> Callable[[Demand, NodeClass], Reason | None] | None:
+        """Make the filter of a demand, with its reasons; None for a demand without this need."""
+        fact, wanted = self.fact, self.wanted(demand)
+        if fact is None or wanted in UNSTATED:
+            return None
+        accepts, own, of, at_most = fact.compared.accepts, fact.own, fact.of, fact.at_most
+        wants = self.wants.format(fact.compared.words(wanted))
+        other = reason(self.codes[0], self.wrong, wants)
+        missing = reason(Code.GPUFactsMissing, f"{fact.name} unknown", wants) if demand.refuse_unknown else None
+
+        def judge(same_demand: Demand, node: NodeClass) -> Reason | None:
+            value = own(node) if of is None else of(same_demand, node)
+            if value is not None:
+                return None if accepts(wanted, value) else other
+            most = at_most(node)
+            return missing if most is None or accepts(wanted, most) else other
+
+        return judge
 
 
 def _allowed(placement: Placement, products: Products) -> tuple[ProductPattern, ...] | None:
@@ -268,155 +357,204 @@ def _namespace_limits(placement: Placement, products: Products) -> tuple[Product
     return tuple(ProductLimit(tuple(map(products.pattern, row.products)), row.gpus) for row in rows) or None
 
 
-def _in_order(lists: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join the lists without repetitions."""
-    return tuple(dict.fromkeys(item for items in lists for item in items))
+def _memory_of_unit(demand: Demand, node: NodeClass) -> float | None:
+    """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU.
+
+    GFD's label of a slice is less than the nominal size in its name: 9,856 MiB for a 1g.10gb.
+    """
+    slices = [profile for name, _ in demand.resources if (profile := profile_of(name))]
+    if slices:
+        nominal = ((profile, nominal_size(profile)) for profile in slices)
+        sizes = (node.slice_mib(profile) or (size.memory_mib if size else None) for profile, size in nominal)
+        return min((size for size in sizes if size is not None), default=None)
+    mps = any(node.unit(name) is Sharing.MPS for name, _ in demand.resources)
+    return node.memory_mib / node.replicas if mps and node.memory_mib is not None else node.memory_mib
+
+
+LEAST_IN_MIB = 1024
+"""The least number of GiB that is taken for one of MiB: people write 40000Gi for 40000Mi, but not 500Gi for 500Mi."""
+
+
+def _implausible_memory(mib: int, products: Products) -> str:
+    """Doubt an amount that no CUDA process lives on, or that no known GPU has."""
+    most, meant = products.most_memory_mib, mib // 1024
+    if mib > most:
+        hint = f"; did you mean {meant}Mi?" if LEAST_IN_MIB <= meant <= most and mib % 1024 == 0 else ""
+        return f"is more than any known GPU has, which is {most // 1024}Gi{hint}"
+    return f"is less than a CUDA context needs; did you mean {mib}Gi?" if mib < LEAST_GPU_MEMORY else ""
+
+
+def _least_capability(demand: Demand) -> Version | None:
+    """Give the least compute capability that the pod or one of its images needs."""
+    minimums = (demand.compute_capability, *(need.capability_floor for need in demand.cuda))
+    return max((minimum for minimum in minimums if minimum is not None), default=None)
+
+
+def _compute_labels(row: Product) -> dict[str, str]:
+    key, parts = COMPUTE
+    return {f"{key}.{part}": str(number) for part, number in zip(parts, (*row.compute_capability, 0), strict=False)}
+
+
+NVLINK_ONLY = frozenset({"NVLink"})
+_INTERCONNECTS = {True: "NVLink", False: "none", None: None}
+
+
+def _interconnect(demand: Demand, node: NodeClass) -> str | None:
+    """Name what joins the GPUs all-to-all; MIG slices have no NVLink."""
+    sliced = node.sharing is Sharing.MIG or node.mig_profile is not None
+    return "none" if sliced or any(profile_of(name) for name, _ in demand.resources) else _INTERCONNECTS[node.nvlink]
 
 
 _PRODUCT_CODES = (Code.ProductNotAllowed, Code.NoProductLeft)
 
 ALLOWED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "spec.placement.products.allow",
-    "products",
-    Rule.Products,
-    _allowed,
-    tuple,
+    "spec.placement.products.allow", "products",
     lambda alternatives: ("products " + ", ".join(pattern.text for pattern in any_of) for any_of in alternatives),
-    _PRODUCT_CODES,
-)
+    _PRODUCT_CODES, read=_allowed,
+)  # fmt: skip
 """Product patterns, of which one must match."""
 DENIED_PRODUCTS: Need[tuple[ProductPattern, ...]] = Need(
-    "spec.placement.products.deny",
-    "denied_products",
-    Rule.Products,
-    _denied,
-    lambda lists: sum(lists, ()),
+    "spec.placement.products.deny", "denied_products",
     lambda patterns: (f"not product {pattern.text}" for pattern in patterns),
-    _PRODUCT_CODES,
-)
+    _PRODUCT_CODES, read=_denied,
+)  # fmt: skip
 """Product patterns, of which none may match."""
 LEAST_CUDA: Need[Version] = Need(
-    "spec.placement.cuda.minimum",
-    "cuda",
-    Rule.CUDA,
-    lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
-    None,
-    lambda needs: map(show_need, needs),
-    (Code.DriverTooOld,),
-)
+    "spec.placement.cuda.minimum", "cuda", lambda needs: map(show_need, needs), (Code.DriverTooOld,),
+    Annotation("cuda", parse_minimum, '`[">="] N {"." N}`', ("12.4", ">=12"), "at least this CUDA must run there"),
+    Fact("CUDA", VERSION_AT_LEAST, attrgetter("cuda")),
+    read=lambda wish, _: parse_minimum(wish.cuda.minimum) if wish.cuda and wish.cuda.minimum else None,
+)  # fmt: skip
 """The least CUDA version that must run on the node."""
 LEAST_MEMORY: Need[int] = Need(
-    "spec.placement.gpuMemory",
-    "memory_mib",
-    Rule.GPUMemory,
-    lambda placement, _: parse_mib(placement.gpu_memory) if placement.gpu_memory else None,
-    max,
-    lambda mib: [f"memory per GPU >= {mib} MiB"] if mib else [],
-    (Code.GPUMemoryTooSmall,),
-)
+    "spec.placement.gpuMemory", "memory_mib", "memory per GPU >= {}", (Code.GPUMemoryTooSmall,),
+    Annotation("gpu-memory", lambda text: parse_gpu_memory(text.removeprefix(">=")), '`[">="] AMOUNT`',
+               ("40Gi", ">=80GB"), "at least, per GPU or slice; on shared GPUs also what the pod will use of each"),
+    Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"), _memory_of_unit, attrgetter("memory_at_most"),
+         label=MEMORY, dialect_label="memory_key", by_unit=True,
+         template=lambda row: {MEMORY: str(row.memory_mib)} if row.memory_mib else {},
+         member=f"device.capacity['{NVIDIA_DRIVER}'].memory", any_vendor=True),
+    "GPU memory too small", ">= {} per GPU", doubt=_implausible_memory,
+)  # fmt: skip
 """The least memory of each GPU or MIG slice, in MiB."""
 LEAST_CAPABILITY: Need[Version] = Need(
-    "spec.placement.computeCapability",
-    "compute_capability",
-    Rule.ComputeCapability,
-    lambda placement, _: parse_minimum(placement.compute_capability) if placement.compute_capability else None,
-    max,
-    lambda version: [f"compute capability >= {show_version(version)}"] if version else [],
+    "spec.placement.computeCapability", "compute_capability", "compute capability >= {}",
     (Code.ComputeCapabilityTooLow,),
-)
+    Annotation("compute-capability", parse_minimum, '`[">="] N {"." N}`', ("8.0", ">=9"), "at least"),
+    Fact("compute capability", VERSION_AT_LEAST, attrgetter("compute_capability"), label=f"{COMPUTE[0]}.major",
+         template=_compute_labels, member=f"{ATTRIBUTES}.cudaComputeCapability"),
+    "compute capability too low", ">= {}", asked=_least_capability, inferable=True,
+)  # fmt: skip
 """The least compute capability."""
 SHARING: Need[SharingWish] = Need(
-    "spec.placement.sharing",
-    "sharing",
-    Rule.Sharing,
-    lambda placement, _: placement.sharing,
-    lambda wishes: max(wishes, key=list(SharingWish).index),
-    lambda wish: [] if wish is SharingWish.Any else [f"sharing {wish.value}"],
-    (Code.SharingNotAllowed,),
-)
+    "spec.placement.sharing", "sharing",
+    lambda wish: [] if wish is SharingWish.Any else [f"sharing {wish.value}"], (Code.SharingNotAllowed,),
+    Annotation("sharing", choice({wish.value.lower(): wish for wish in SharingWish}), "`Exclusive`, `Shared` or `Any`",
+               ("Exclusive",), "a whole GPU or MIG slice, never a replica; a replica; either"),
+    widest="Any",
+)  # fmt: skip
 """Which units the pod accepts as a GPU."""
 MIG_PROFILE: Need[tuple[str, bool]] = Need(
-    "gpu-usher.io/mig-profile",
-    "mig_profile",
-    None,
-    None,
-    lambda profiles: profiles[0],
+    "gpu-usher.io/mig-profile", "mig_profile",
     lambda profile: [f"MIG profile {'>= ' if profile[1] else ''}{profile[0]}"] if profile else [],
-)
+    annotation=Annotation("mig-profile", parse_profile, '`[">="] PROFILE`', ("1g.10gb", ">=1g.10gb"),
+                          "exactly that slice; with `>=` any that covers it"),
+)  # fmt: skip
 """A MIG profile, and whether larger profiles qualify too. Only annotations state it."""
 NVLINK: Need[bool] = Need(
-    "spec.placement.interconnect",
-    "nvlink",
-    Rule.Interconnect,
-    lambda placement, _: placement.interconnect == "NVLink" or None,
-    any,
-    lambda required: ["NVLink"] if required else [],
+    "spec.placement.interconnect", "nvlink", lambda required: ["NVLink"] if required else [],
     (Code.InterconnectAbsent,),
-)
+    Annotation("interconnect", choice({"nvlink": True}), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"),
+    Fact("GPU interconnect", ONE_OF, lambda node: _INTERCONNECTS[node.nvlink], _interconnect),
+    "GPUs are not joined all-to-all", asked=lambda demand: NVLINK_ONLY if demand.nvlink else None,
+)  # fmt: skip
 """GPUs that NVLink joins all-to-all."""
-FORM_FACTORS: Need[frozenset[FormFactor]] = Need(
-    "spec.placement.formFactor",
-    "form_factors",
-    Rule.FormFactor,
-    lambda placement, _: None if placement.form_factor is None else frozenset(placement.form_factor),
-    lambda choices: frozenset.intersection(*choices),
-    lambda forms: [] if forms is None else ["form factor " + join_with_or(sorted(form.value for form in forms))],
-    (Code.FormFactorNotAllowed,),
-)
+FORM_FACTORS: Need[frozenset[str]] = Need(
+    "spec.placement.formFactor", "form_factors", "form factor {}", (Code.FormFactorNotAllowed,),
+    fact=Fact("GPU form factor", ONE_OF, attrgetter("form_factor")), wrong="GPU form factor not allowed",
+)  # fmt: skip
 """Form factors of the GPU, of which one must match."""
+_SINCE = {(5,): "Maxwell", (6,): "Pascal", (7,): "Volta", (7, 5): "Turing", (8,): "Ampere", (8, 9): "Ada Lovelace"}
+_SINCE |= {(9,): "Hopper", (10,): "Blackwell", (13,): "Rubin"}
+"""Architectures by their first compute capability (gpu_products.yaml), in its order, as NVML names them."""
+_FAMILIES = {name: (name.lower().replace(" ", "-"),) for name in _SINCE.values()}
+_FORMER_FAMILIES = {"Ada Lovelace": "ampere", "Blackwell": "undefined", "Rubin": "undefined"}
+"""GFD's family of GPUs that a release does not know yet (NVIDIA/k8s-device-plugin#943, #1237, #1909), and of Thor."""
+
+
+def _architecture(node: NodeClass) -> str | None:
+    """Name the architecture by the compute capability; GPUs without CUDA have none of these, but their vendor's."""
+    capability = node.compute_capability
+    if capability is None:
+        return None if node.runs_cuda else node.vendor
+    return next((name for since, name in reversed(_SINCE.items()) if capability >= since), None)
+
+
+ARCHITECTURES: Need[frozenset[str]] = Need(
+    "spec.placement.architectures", "architectures", "GPU architecture {}", (Code.ArchitectureNotAllowed,),
+    list_of_words("architectures", _FAMILIES, "Hopper, Blackwell", "one of these GPU architectures"),
+    fact_of_label("GPU architecture", FAMILY, _FAMILIES, _architecture, _FORMER_FAMILIES,
+                  member=f"{ATTRIBUTES}.architecture"),
+    "GPU architecture not allowed",
+)  # fmt: skip
+"""Architectures of the GPU, of which one must match."""
+_CC_MODES = {"Required": ("on", "ppcie")}
+"""Modes that protect data; devtools does not (docs.nvidia.com/datacenter/cloud-native/confidential-containers)."""
+CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
+    "spec.placement.confidentialComputing", "confidential_computing", "confidential computing",
+    (Code.ConfidentialComputingOff,),
+    list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
+    fact_of_label("confidential computing", CC_MODE, _CC_MODES,
+                  lambda node: "off" if node.fact(CC_READY) == "false" else None, otherwise="off", by_product=False),
+    "no confidential computing", "cc.mode.state on or ppcie, and cc.ready.state true",
+)  # fmt: skip
+"""GPUs in a mode that protects data; a node of which nothing is known is refused."""
+_MODES = {"compute": ("compute",), "graphics": ("graphics", "display")}
+"""By the PCI class of all GPUs of a node (NVIDIA/k8s-device-plugin internal/lm/nvml.go getModeForClasses). GFD's README
+says display where its code writes graphics."""
+GPU_MODES: Need[frozenset[str]] = Need(
+    "spec.placement.gpuMode", "gpu_mode", "GPU mode {}", (Code.GPUModeNotAllowed,),
+    list_of_words("gpu-mode", _MODES, "compute", "`compute`, `graphics` or both, as GFD labels it"),
+    fact_of_label("GPU mode", MODE, _MODES, by_product=False),
+    "GPU mode not allowed",
+)  # fmt: skip
+"""Modes of all GPUs of the node, of which one must match."""
 NODE_SELECTOR: Need[tuple[Requirement, ...]] = Need(
-    "spec.placement.nodeSelector",
-    "node_selector",
-    Rule.NodeSelector,
-    _node_selector,
-    _in_order,
-    lambda requirements: (f"node label {requirement.key}" for requirement in requirements),
-    (Code.NodeExcluded,),
-)
+    "spec.placement.nodeSelector", "node_selector",
+    lambda requirements: (f"node label {requirement.key}" for requirement in requirements), (Code.NodeExcluded,),
+    read=_node_selector,
+)  # fmt: skip
 """Requirements on the node's labels, all of which must be met."""
 NAMESPACE_LIMITS: Need[tuple[ProductLimit, ...]] = Need(
-    "spec.placement.namespaceLimits",
-    "namespace_limits",
-    Rule.NamespaceLimits,
-    _namespace_limits,
-    _in_order,
-    lambda limits: (
-        f"at most {limit.most} {join_with_or([one.text for one in limit.patterns])} in the namespace"
-        for limit in limits
-    ),
-    (Code.NamespaceLimitReached,),
-)
+    "spec.placement.namespaceLimits", "namespace_limits",
+    lambda limits: (f"at most {limit.most} {join_with_or([one.text for one in limit.patterns])} in the namespace"
+                    for limit in limits),
+    (Code.NamespaceLimitReached,), read=_namespace_limits,
+)  # fmt: skip
 """Limits on what the pods of the namespace hold together."""
 TOPOLOGY_MANAGER: Need[bool] = Need(
-    "spec.placement.topologyManager",
-    "topology_manager",
-    Rule.TopologyManager,
-    lambda placement, _: placement.topology_manager == "Refuse" or None,
-    any,
+    "spec.placement.topologyManager", "topology_manager",
     lambda refuses: ["GPUs as the kubelet's topology manager gives them"] if refuses else [],
     (Code.RequestExceedsNUMANode, Code.InsufficientGPUsOnNUMANode),
-)
+    read=lambda placement, _: placement.topology_manager == "Refuse" or None,
+)  # fmt: skip
 """Whether a node is refused whose kubelet would refuse the pod."""
 
 NEEDS: tuple[Need[Any], ...] = (
-    ALLOWED_PRODUCTS,
-    DENIED_PRODUCTS,
-    LEAST_CUDA,
-    LEAST_MEMORY,
-    LEAST_CAPABILITY,
-    SHARING,
-    MIG_PROFILE,
-    NVLINK,
-    FORM_FACTORS,
-    NODE_SELECTOR,
-    NAMESPACE_LIMITS,
-    TOPOLOGY_MANAGER,
-)
+    ALLOWED_PRODUCTS, DENIED_PRODUCTS, LEAST_CUDA, LEAST_MEMORY, LEAST_CAPABILITY, SHARING, MIG_PROFILE, NVLINK,
+    FORM_FACTORS, ARCHITECTURES, CONFIDENTIAL_COMPUTING, GPU_MODES, NODE_SELECTOR, NAMESPACE_LIMITS, TOPOLOGY_MANAGER,
+)  # fmt: skip
 """All needs, in the order in which explain lists them."""
+WITH_FACT = tuple((need, need.fact) for need in NEEDS if need.fact and need.wrong)
+"""The needs that are judged by one fact; for CUDA the fact is only what a node offers."""
 
 
 def merge_needs(sources: Iterable[Needs]) -> dict[str, Any]:
-    """Merge what the sources state into values of Demand by its fields, except CUDA's; unstated needs have no entry."""
-    all_sources = list(sources)
-    stated = ((need, need.stated(all_sources)) for need in NEEDS)
-    return {need.demand_field: need.merge(values) for need, values in stated if values and need.merge}
+    """Merge what the sources state into values of Demand, except CUDA, which depends on the containers (merge.py)."""
+    all_sources, merged, others = list(sources), dict[str, Any](), dict[str, Any]()
+    for need in NEEDS:
+        values = [needs[need] for needs in all_sources if need in needs]
+        if values and need is not LEAST_CUDA:
+            of_field = merged if need.demand_field in FIELDS else others
+            of_field[need.demand_field] = MERGED[DECLARED.get(need.path, Merge.Single)](values)
+    return {**merged, "others": tuple(others.items())} if others else merged

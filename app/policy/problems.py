@@ -20,12 +20,13 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.policy.document import Document, YAMLPath
 from app.policy.fields import LabelSelector
+from app.policy.needs import NEEDS
 from app.policy.schema import GPUPolicy, resolve_schema
 from app.policy.schema_admission import Admission, Defaults, PerGPU
 from app.policy.schema_placement import CUDAWish, Placement
 from app.values.errors import BadInput
 from app.values.json_members import object_if_any
-from app.values.quantity import parse_gpu_memory, parse_quantity
+from app.values.quantity import parse_quantity
 from app.values.reasons import join_with_or
 from app.values.versions import parse_minimum, parse_version, show_driver, show_version
 
@@ -262,9 +263,11 @@ def policy_doubts(policy: GPUPolicy, knowledge: Knowledge) -> Iterator[tuple[YAM
         forms = [form for form in knowledge.products.by_form if allowed.matches(form)]
         if forms and all(any(pattern.matches(form) for pattern in denied) for form in forms):
             yield (*placement, "products", "allow", index), f"deny excludes every {name} as well, remove one of the two"
-    memory, most = spec.placement.gpu_memory, knowledge.products.most_memory_mib
-    if memory is not None and parse_gpu_memory(memory) > most:
-        yield (*placement, "gpuMemory"), f"got {memory}, and no known GPU has more than {most // 1024}Gi"
+    for need in NEEDS:
+        stated = need.read(spec.placement, knowledge.products) if need.read and need.doubt else None
+        if stated is not None and need.doubt and (doubt := need.doubt(stated, knowledge.products)):
+            at: YAMLPath = tuple(need.path.split("."))
+            yield at, f"got {spec.placement.model_dump(by_alias=True)[str(at[-1])]}, which {doubt}"
     yield from _amount_doubts(spec.admission)
     selectors: dict[YAMLPath, LabelSelector | None] = {("spec", "match"): spec.match.namespace_selector}
     for index, row in enumerate(spec.exceptions):

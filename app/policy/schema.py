@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 from app.kube.api_kinds import API_KINDS
 from app.policy.fields import Day, LabelSelector, Merge, StrictMapping, described
 from app.policy.schema_admission import Admission
-from app.policy.schema_placement import Placement
+from app.policy.schema_placement import Placement, Rule
 
 
 class Action(Enum):
@@ -38,44 +38,6 @@ class Action(Enum):
 STRICTNESS = {action: rank for rank, action in enumerate(Action)}
 
 
-class Rule(Enum):
-    """The parts of a policy whose action can be overridden, by the field that holds them."""
-
-    ExtendedResources = "extendedResources"
-    Tolerations = "tolerations"
-    RuntimeClassName = "runtimeClassName"
-    SchedulerName = "schedulerName"
-    PriorityClassName = "priorityClassName"
-    Affinity = "affinity"
-    MaxGPUsPerPod = "maxGPUsPerPod"
-    Defaults = "defaults"
-    RightSizing = "rightSizing"
-    MIGFallback = "migFallback"
-    ConvertToClaims = "convertToClaims"
-    VisibleDevices = "visibleDevices"
-    Privileged = "privileged"
-    Bypass = "bypass"
-    SharedReplicas = "sharedReplicas"
-    QueuedTemplates = "queuedTemplates"
-    MemoryRequests = "memoryRequests"
-    PerGPU = "perGPU"
-    Idle = "idle"
-    Products = "products"
-    CUDA = "cuda"
-    GPUMemory = "gpuMemory"
-    ComputeCapability = "computeCapability"
-    Sharing = "sharing"
-    Interconnect = "interconnect"
-    FormFactor = "formFactor"
-    NodeSelector = "nodeSelector"
-    NamespaceLimits = "namespaceLimits"
-    Health = "health"
-    UnknownFacts = "unknownFacts"
-    TopologyManager = "topologyManager"
-    Scores = "scores"
-    ScoreSpread = "scoreSpread"
-
-
 class WorkloadClass(Enum):
     """Values of the pod annotation gpu-usher.io/workload-class."""
 
@@ -89,16 +51,13 @@ class Match(StrictMapping):
     """The pods to which a policy applies: all given parts must match. Without parts it selects every GPU pod."""
 
     namespace_selector: LabelSelector | None = described(
-        Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}, default=None
+        Merge.Own, "labels of the pod's namespace", {"matchLabels": {"team": "ml"}}
     )
-    pod_selector: LabelSelector | None = described(
-        Merge.Own, "labels of the pod", {"matchLabels": {"app": "train"}}, default=None
-    )
+    pod_selector: LabelSelector | None = described(Merge.Own, "labels of the pod", {"matchLabels": {"app": "train"}})
     workload_class: tuple[Annotated[WorkloadClass, Field(strict=False)], ...] | None = described(
         Merge.Own,
         "the pod's annotation gpu-usher.io/workload-class; needs priority < 1000, and can only add restrictions",
         ["training"],
-        default=None,
         strict=False,
     )
 
@@ -142,12 +101,7 @@ class Spec(StrictMapping):
     actions: dict[Annotated[Rule, Field(strict=False)], Annotated[Action, Field(strict=False)]] = described(
         Merge.Own, "other actions, by rule", {"tolerations": "Audit"}, default={}
     )
-    enforce_from: Day | None = described(
-        Merge.Own,
-        "before this day (UTC) Enforce counts as Warn",
-        "2027-01-31",
-        default=None,
-    )
+    enforce_from: Day | None = described(Merge.Own, "before this day (UTC) Enforce counts as Warn", "2027-01-31")
     exceptions: tuple[PolicyException, ...] = described(
         Merge.Own,
         "rules that are off for some pods, until a day",

@@ -12,13 +12,13 @@ class ExtendedResources(StrictMapping):
     """Repair or refusal of GPU amounts that the API server would refuse, in pods and in templates of workloads."""
 
     requests_only: Literal["CopyToLimits", "Deny", "Leave"] | None = described(
-        Merge.Strictest, "GPUs in requests without limits", "CopyToLimits", "Deny", default=None
+        Merge.Strictest, "GPUs in requests without limits", "CopyToLimits", "Deny"
     )
     mismatch: Literal["UseLimits", "Deny", "Leave"] | None = described(
-        Merge.Strictest, "GPUs in requests other than in limits", "UseLimits", "Deny", default=None
+        Merge.Strictest, "GPUs in requests other than in limits", "UseLimits", "Deny"
     )
     fractional: Literal["Deny", "Leave"] | None = described(
-        Merge.Strictest, "fractions of a GPU, such as 0.5", "Deny", "Leave", default=None
+        Merge.Strictest, "fractions of a GPU, such as 0.5", "Deny", "Leave"
     )
 
 
@@ -38,7 +38,6 @@ class Tolerations(StrictMapping):
         "or in keys",
         True,
         False,
-        default=None,
     )
     keys: tuple[str, ...] = described(
         Merge.Union,
@@ -55,7 +54,7 @@ class Affinity(StrictMapping):
     """Node affinity for the needs that node labels can express."""
 
     mode: Literal["Required", "Preferred", "Off"] | None = described(
-        Merge.Single, "required, preferred or no affinity", "Required", "Preferred", default=None
+        Merge.Single, "required, preferred or no affinity", "Required", "Preferred"
     )
     keys: tuple[Literal["GFD", "Karpenter", "GKE", "AKS"], ...] | None = described(
         Merge.Single,
@@ -63,7 +62,6 @@ class Affinity(StrictMapping):
         "nodes",
         ["GFD", "Karpenter"],
         ["GFD"],
-        default=None,
         strict=False,
     )
 
@@ -72,20 +70,16 @@ class Defaults(StrictMapping):
     """Values for GPU containers that do not set them themselves."""
 
     cpu_per_gpu: QuantityText | None = described(
-        Merge.Single, "requests.cpu for each requested GPU", "4", "8", default=None, alias="cpuPerGPU"
+        Merge.Single, "requests.cpu for each requested GPU", "4", "8", alias="cpuPerGPU"
     )
     memory_per_gpu: QuantityText | None = described(
-        Merge.Single, "requests.memory for each requested GPU", "32Gi", "64Gi", default=None, alias="memoryPerGPU"
+        Merge.Single, "requests.memory for each requested GPU", "32Gi", "64Gi", alias="memoryPerGPU"
     )
     shared_memory: QuantityText | None = described(
-        Merge.Single,
-        "size of /dev/shm in pods of several GPUs",
-        "16Gi",
-        "64Gi",
-        default=None,
+        Merge.Single, "size of /dev/shm in pods of several GPUs", "16Gi", "64Gi"
     )
     driver_capabilities: Annotated[str, Field(pattern=r"^[a-z0-9]+(,[a-z0-9]+)*$")] | None = described(
-        Merge.Single, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility", "all", default=None
+        Merge.Single, "NVIDIA_DRIVER_CAPABILITIES", "compute,utility", "all"
     )
 
 
@@ -97,24 +91,22 @@ one percent allows for a process that only asks for its state. A guess."""
 class Idle(StrictMapping):
     """Refusal of new GPU pods of a namespace that holds idle GPUs, by the last poll. Unknown use is never idle."""
 
-    after: HistoryText | None = described(
-        Merge.Single, "how long a GPU must be idle to count; absent: 4h", "4h", "24h", default=None
-    )
+    after: HistoryText | None = described(Merge.Single, "how long a GPU must be idle to count; absent: 4h", "4h", "24h")
     below: Annotated[float, Field(ge=0, le=100)] | None = described(
-        Merge.Single, "percent of activity that an idle GPU never exceeds; absent: 1", 1.0, 5.0, default=None
+        Merge.Single, "percent of activity that an idle GPU never exceeds; absent: 1", 1.0, 5.0
     )
     gpus: Annotated[int, Field(ge=1)] | None = described(
-        Merge.Single, "idle GPUs or slices at which new pods are refused; absent: 1", 1, 4, default=None
+        Merge.Single, "idle GPUs or slices at which new pods are refused; absent: 1", 1, 4
     )
 
 
 class PerGPU(StrictMapping):
     """Bounds of what a pod requests for each GPU, MIG slice or share of it. A pod without a request is below any."""
 
-    min_cpu: QuantityText | None = described(Merge.Highest, "CPU, at least", "2", "4", default=None, alias="minCPU")
-    max_cpu: QuantityText | None = described(Merge.Lowest, "CPU, at most", "16", "12", default=None, alias="maxCPU")
-    min_memory: QuantityText | None = described(Merge.Highest, "memory, at least", "8Gi", "16Gi", default=None)
-    max_memory: QuantityText | None = described(Merge.Lowest, "memory, at most", "128Gi", "64Gi", default=None)
+    min_cpu: QuantityText | None = described(Merge.Highest, "CPU, at least", "2", "4", alias="minCPU")
+    max_cpu: QuantityText | None = described(Merge.Lowest, "CPU, at most", "16", "12", alias="maxCPU")
+    min_memory: QuantityText | None = described(Merge.Highest, "memory, at least", "8Gi", "16Gi")
+    max_memory: QuantityText | None = described(Merge.Lowest, "memory, at most", "128Gi", "64Gi")
 
 
 AUTO = "Auto"
@@ -133,19 +125,15 @@ class Admission(StrictMapping):
         "set if the pod names none; Auto: the GPU vendor's class, where a node needs one and all that fit have it",
         "Auto",
         "nvidia-cdi",
-        default=None,
     )
     scheduler_name: str | None = described(
-        Merge.Single, "set if the pod names none", "gpu-usher-scheduler", "default-scheduler", default=None
+        Merge.Single, "set if the pod names none", "gpu-usher-scheduler", "default-scheduler"
     )
     priority_class_name: str | None = described(
-        Merge.Single, "set if the pod names none; it must exist", "gpu-batch", "gpu-urgent", default=None
+        Merge.Single, "set if the pod names none; it must exist", "gpu-batch", "gpu-urgent"
     )
     override: bool = described(
-        Merge.Own,
-        "the three names above, and defaults, replace values of the pod",
-        True,
-        default=False,
+        Merge.Own, "the three names above, and defaults, replace values of the pod", True, default=False
     )
     tolerations: Tolerations | None = Field(default=None, description="GPU taints that the pod tolerates")
     extended_resources: ExtendedResources | None = Field(
@@ -157,7 +145,6 @@ class Admission(StrictMapping):
         "a pod that requests more is refused; 0: namespaces that match may have none",
         8,
         4,
-        default=None,
         alias="maxGPUsPerPod",
     )
     defaults: Defaults | None = Field(default=None, description="values for GPU containers that do not set them")
@@ -167,7 +154,6 @@ class Admission(StrictMapping):
         "smallest sufficient product",
         True,
         False,
-        default=None,
     )
     mig_fallback: Literal["Enforce", "Warn", "Off"] | None = described(
         Merge.Single,
@@ -175,7 +161,6 @@ class Admission(StrictMapping):
         "offers; absent: only if no node has the requested one",
         "Enforce",
         "Warn",
-        default=None,
     )
     convert_to_claims: bool | None = described(
         Merge.Single,
@@ -183,21 +168,15 @@ class Admission(StrictMapping):
         "the ResourceClaimTemplate; else it gets a warning",
         True,
         False,
-        default=None,
     )
     queued_templates: Literal["Write", "Leave"] | None = described(
         Merge.Single,
         "required affinity and tolerations also in templates of new jobs that Kueue queues; absent: a warning",
         "Write",
         "Leave",
-        default=None,
     )
     memory_requests: Literal["Deny", "UseLimits", "Leave"] | None = described(
-        Merge.Strictest,
-        "memory requests other than limits, also of single ones",
-        "UseLimits",
-        "Deny",
-        default=None,
+        Merge.Strictest, "memory requests other than limits, also of single ones", "UseLimits", "Deny"
     )
     per_gpu: PerGPU | None = Field(
         default=None, alias="perGPU", description="bounds of the CPU and memory that a pod requests per GPU"
@@ -211,21 +190,12 @@ class Admission(StrictMapping):
         "GPUs",
         "Deny",
         "Strip",
-        default=None,
     )
     privileged: Literal["Deny", "Leave"] | None = described(
-        Merge.Strictest,
-        "privileged containers of GPU pods, which can use all GPUs of the node",
-        "Deny",
-        "Leave",
-        default=None,
+        Merge.Strictest, "privileged containers of GPU pods, which can use all GPUs of the node", "Deny", "Leave"
     )
     bypass: Literal["Deny", "Leave"] | None = described(
-        Merge.Strictest,
-        "a pod with nodeName, or another schedulerName than the policy's",
-        "Deny",
-        "Leave",
-        default=None,
+        Merge.Strictest, "a pod with nodeName, or another schedulerName than the policy's", "Deny", "Leave"
     )
     shared_replicas: Literal["Deny", "Leave"] | None = described(
         Merge.Strictest,
@@ -233,5 +203,4 @@ class Admission(StrictMapping):
         "device plugins with failRequestsGreaterThanOne: false",
         "Deny",
         "Leave",
-        default=None,
     )

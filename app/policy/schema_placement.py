@@ -2,12 +2,53 @@
 """The `placement` block of a GPUPolicy: where a GPU pod may run, and which nodes are best."""
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.fields import LabelSelector, MemoryText, Merge, StrictMapping, VersionText, described
+
+
+class Rule(Enum):
+    """The parts of a policy whose action can be overridden, by the field that holds them."""
+
+    ExtendedResources = "extendedResources"
+    Tolerations = "tolerations"
+    RuntimeClassName = "runtimeClassName"
+    SchedulerName = "schedulerName"
+    PriorityClassName = "priorityClassName"
+    Affinity = "affinity"
+    MaxGPUsPerPod = "maxGPUsPerPod"
+    Defaults = "defaults"
+    RightSizing = "rightSizing"
+    MIGFallback = "migFallback"
+    ConvertToClaims = "convertToClaims"
+    VisibleDevices = "visibleDevices"
+    Privileged = "privileged"
+    Bypass = "bypass"
+    SharedReplicas = "sharedReplicas"
+    QueuedTemplates = "queuedTemplates"
+    MemoryRequests = "memoryRequests"
+    PerGPU = "perGPU"
+    Idle = "idle"
+    Products = "products"
+    CUDA = "cuda"
+    GPUMemory = "gpuMemory"
+    ComputeCapability = "computeCapability"
+    Sharing = "sharing"
+    Interconnect = "interconnect"
+    FormFactor = "formFactor"
+    Architectures = "architectures"
+    ConfidentialComputing = "confidentialComputing"
+    GPUMode = "gpuMode"
+    NodeSelector = "nodeSelector"
+    NamespaceLimits = "namespaceLimits"
+    Health = "health"
+    UnknownFacts = "unknownFacts"
+    TopologyManager = "topologyManager"
+    Scores = "scores"
+    ScoreSpread = "scoreSpread"
 
 
 class SharingWish(Enum):
@@ -50,15 +91,12 @@ class HealthAction(Enum):
     Refuse = "Refuse"
 
 
-class FormFactor(Enum):
-    """The form factor of a GPU; SXM2 to SXM6 are SXM (column form_factor of gpu_products.yaml)."""
-
-    PCIe = "PCIe"
-    SXM = "SXM"
-    Superchip = "superchip"
-    SoC = "SoC"
+def any_of(description: str, *examples: Any) -> Any:
+    """Describe a list of alternatives, of which policies leave what all of them allow."""
+    return described(Merge.Intersection, description, *examples, strict=False)
 
 
+Architecture = Literal["Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell", "Rubin"]
 MOST_LISTED_PRODUCTS = 128
 """Items of a list of products, more than twice the rows of gpu_products.yaml; each is compared for each pod."""
 MOST_IMAGES = 256
@@ -77,7 +115,6 @@ class ProductsWish(StrictMapping):
         "any of these; absent: all",
         ["H200", "H100"],
         ["H100", "A100"],
-        default=None,
         strict=False,
         max_length=MOST_LISTED_PRODUCTS,
     )
@@ -95,7 +132,6 @@ class ProductsWish(StrictMapping):
         "best first; only orders nodes",
         ["H200", "H100"],
         ["H100", "H200"],
-        default=None,
         strict=False,
         max_length=MOST_LISTED_PRODUCTS,
     )
@@ -118,16 +154,10 @@ class CUDAWish(StrictMapping):
     ForwardCompatible: the driver is older, on data centre GPUs, and the image is known to contain cuda-compat.
     """
 
-    minimum: VersionText | None = described(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6", default=None)
-    from_image: bool | None = described(
-        Merge.Single,
-        "infer the need from the image's tag",
-        True,
-        False,
-        default=None,
-    )
+    minimum: VersionText | None = described(Merge.Highest, "at least this CUDA, quoted", "12.4", "12.6")
+    from_image: bool | None = described(Merge.Single, "infer the need from the image's tag", True, False)
     accept: Literal["Native", "MinorVersion", "ForwardCompatible"] | None = described(
-        Merge.Strictest, "absent: ForwardCompatible", "Native", "ForwardCompatible", default=None
+        Merge.Strictest, "absent: ForwardCompatible", "Native", "ForwardCompatible"
     )
     images: tuple[ImageTableRow, ...] = described(
         Merge.InOrder,
@@ -167,21 +197,15 @@ class HealthWish(StrictMapping):
         "unhealthy by DCGM (XID, ECC, row remapping): must be drained; absent: Refuse",
         "Refuse",
         "Ignore",
-        default=None,
     )
     ailing: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
         "degraded by DCGM: throttled, NVLink errors, or a reset when idle; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
-        default=None,
     )
     unhealthy_devices: Annotated[HealthAction, Field(strict=False)] | None = described(
-        Merge.Strictest,
-        "devices withdrawn by the device plugin; absent: ScoreDown",
-        "ScoreDown",
-        "Refuse",
-        default=None,
+        Merge.Strictest, "devices withdrawn by the device plugin; absent: ScoreDown", "ScoreDown", "Refuse"
     )
     conditions: Annotated[HealthAction, Field(strict=False)] | None = described(
         Merge.Strictest,
@@ -189,7 +213,6 @@ class HealthWish(StrictMapping):
         "conditions lower the score; absent: ScoreDown",
         "ScoreDown",
         "Refuse",
-        default=None,
     )
 
 
@@ -220,32 +243,34 @@ class Placement(StrictMapping):
 
     products: ProductsWish | None = Field(default=None, description="GPU products")
     cuda: CUDAWish | None = Field(default=None, description="the CUDA version that must run")
-    gpu_memory: MemoryText | None = described(Merge.Highest, "at least, per GPU or slice", "40Gi", "80Gi", default=None)
-    compute_capability: VersionText | None = described(Merge.Highest, "at least, quoted", "8.0", "9.0", default=None)
+    gpu_memory: MemoryText | None = described(Merge.Highest, "at least, per GPU or slice", "40Gi", "80Gi")
+    compute_capability: VersionText | None = described(Merge.Highest, "at least, quoted", "8.0", "9.0")
     sharing: Annotated[SharingWish, Field(strict=False)] | None = described(
         Merge.Strictest,
         "Exclusive: whole GPUs or MIG slices; Shared: replicas of a shared GPU; Any: both",
         "Exclusive",
         "Any",
-        default=None,
     )
     interconnect: Literal["NVLink"] | None = described(
-        Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink", default=None
+        Merge.Union, "GPUs joined all-to-all (SXM, HGX, NVL72)", "NVLink"
     )
-    form_factor: tuple[Annotated[FormFactor, Field(strict=False)], ...] | None = described(
-        Merge.Intersection,
-        "any of these; absent: all",
-        ["SXM", "superchip"],
-        ["SXM", "PCIe"],
-        default=None,
-        strict=False,
+    form_factor: tuple[Literal["PCIe", "SXM", "superchip", "SoC"], ...] | None = any_of(
+        "any of these; absent: all", ["SXM", "superchip"], ["SXM", "PCIe"]
+    )
+    architectures: tuple[Architecture, ...] | None = any_of(
+        "any of these GPU architectures; absent: all", ["Hopper", "Blackwell"], ["Ampere"]
+    )
+    confidential_computing: Literal["Required"] | None = described(
+        Merge.Intersection, "GPUs in a mode of confidential computing, by the CC manager", "Required"
+    )
+    gpu_mode: tuple[Literal["compute", "graphics"], ...] | None = any_of(
+        "any of these modes, by GFD: compute for GPUs that drive no display; absent: all", ["compute"], ["graphics"]
     )
     node_selector: LabelSelector | None = described(
         Merge.Union,
         "nodes by your own labels, such as a pool",
         {"matchLabels": {"pool": "training"}},
         {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]},
-        default=None,
     )
     namespace_limits: tuple[NamespaceLimit, ...] = described(
         Merge.Union,
@@ -262,14 +287,9 @@ class Placement(StrictMapping):
         "nodes without the labels that a need is read from; if products are named, such nodes are always refused",
         "Refuse",
         "Accept",
-        default=None,
     )
     topology_manager: Literal["Accept", "Refuse"] | None = described(
-        Merge.Strictest,
-        "nodes whose kubelet will refuse the pod, by NodeResourceTopology",
-        "Refuse",
-        "Accept",
-        default=None,
+        Merge.Strictest, "nodes whose kubelet will refuse the pod, by NodeResourceTopology", "Refuse", "Accept"
     )
     scores: tuple[Score, ...] | None = described(
         Merge.Single,
@@ -277,7 +297,6 @@ class Placement(StrictMapping):
         + ", ".join(f"{name.value} {weight}" for name, weight in DEFAULT_SCORES),
         [{"name": "Packing", "weight": 5}, {"name": "NVLinkDomain", "weight": 4}],
         [{"name": "Spreading"}],
-        default=None,
         strict=False,
     )
     score_spread: Literal["Ranked", "Proportional"] | None = described(
@@ -286,5 +305,4 @@ class Placement(StrictMapping):
         "kube-scheduler weigh more",
         "Proportional",
         "Ranked",
-        default=None,
     )

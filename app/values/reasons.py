@@ -141,6 +141,15 @@ class Code(Enum):
     FormFactorNotAllowed = _node(
         FunnelStage.Product, Duration.LASTING, "allow another form factor in the policy, or add such nodes"
     )
+    ArchitectureNotAllowed = _node(
+        FunnelStage.Product, Duration.LASTING, "allow another GPU architecture, or add nodes with such GPUs"
+    )
+    ConfidentialComputingOff = _node(
+        FunnelStage.Product, Duration.REPORTED, "set nvidia.com/cc.mode on such nodes, and read the CC manager's log"
+    )
+    GPUModeNotAllowed = _node(
+        FunnelStage.Product, Duration.LASTING, "allow another mode of the GPU in gpu-usher.io/gpu-mode or the policy"
+    )
     RuntimeHandlerAbsent = _node(
         FunnelStage.Selectors,
         Duration.REPORTED,

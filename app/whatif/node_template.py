@@ -13,10 +13,11 @@ from app.knowledge.clouds import Dialect
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Product, normal_form
 from app.knowledge.tables import Knowledge
-from app.nodes.conditions import COMPUTE, COUNT, DRIVER, MEMORY, MIG_STRATEGY, PRODUCT
+from app.nodes.conditions import COUNT, DRIVER, MIG_STRATEGY, PRODUCT
 from app.nodes.labels import read_node_class
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
+from app.policy.needs import WITH_FACT
 from app.values.versions import ABOVE_ANY_MINOR, show_driver
 
 TAG = "k8s.io/cluster-autoscaler/node-template"
@@ -65,6 +66,7 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
     taints = tuple(_tolerated(spec.get("tolerations") or ()))
     floors = [need.sufficient(demand.accept) for need in demand.cuda]
     driver = show_driver(max(floors)) if floors else ""
+    labels |= _own_labels(demand)
     labels |= {f"{DRIVER[0]}.major": str(max(floors)[0])} if floors else {}
     return NodeTemplate(
         resources=dict(demand.resources),
@@ -81,13 +83,17 @@ def node_template(demand: Demand, pod: Mapping[str, Any], knowledge: Knowledge) 
 def _labels(demand: Demand, row: Product, knowledge: Knowledge) -> dict[str, str]:
     """Write the labels that GPU Feature Discovery gives a node of a product."""
     branch = str(max(knowledge.cuda.reported))
-    key, parts = COMPUTE
-    numbers = [*row.compute_capability, 0][: len(parts)]
-    compute = {f"{key}.{part}": str(number) for part, number in zip(parts, numbers, strict=False)}
     driver = {f"{DRIVER[0]}.full": f"{branch}.{ABOVE_ANY_MINOR}.{ABOVE_ANY_MINOR}", f"{DRIVER[0]}.major": branch}
     sliced = {MIG_STRATEGY: "mixed"} if _sliced(demand) else {}
-    memory = {MEMORY: str(row.memory_mib)} if row.memory_mib else {}
-    return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **memory, **compute, **driver, **sliced}
+    facts = {key: value for _, fact in WITH_FACT for key, value in fact.template(row).items()}
+    return {PRODUCT: row.label, COUNT: str(_gpus(demand)), **facts, **_own_labels(demand), **driver, **sliced}
+
+
+def _own_labels(demand: Demand) -> dict[str, str]:
+    """Write the labels that a demand wants and that no product decides."""
+    facts = [(fact, need.wanted(demand)) for need, fact in WITH_FACT if fact.label and not fact.by_product]
+    wanted = (expression for fact, words in facts if words for expression in fact.compared.on_label(fact.label, words))
+    return {expression["key"]: expression["values"][0] for expression in wanted}
 
 
 def _offered(demand: Demand) -> dict[str, int]:

@@ -7,16 +7,19 @@ from functools import lru_cache
 
 from app.knowledge.tables import Knowledge
 from app.kube.objects import RuntimeClass
-from app.nodes.conditions import COMPUTE, DRIVER, MEMORY, MIG_STATE, OLD_DRIVER, PLUGIN, PRODUCT, SHARING, UPGRADE_STATE
+from app.nodes.conditions import DRIVER, MIG_STATE, OLD_DRIVER, PLUGIN, PRODUCT, SHARING, UPGRADE_STATE
 from app.nodes.model import Node, NodeClass
 from app.placement.engine import judge_class
 from app.policy.demand import Demand
+from app.policy.needs import WITH_FACT
 from app.values.reasons import Reason
 
 Taint = tuple[str, str, str]
 """(key, value, effect)."""
 
-GFD_KEYS = (PRODUCT, MEMORY, SHARING, f"{COMPUTE[0]}.major", f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major")
+GFD_KEYS = (
+    PRODUCT, SHARING, f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major", *(one.label for _, one in WITH_FACT if one.label)
+)  # fmt: skip
 """Labels of GPU Feature Discovery that node affinity may name for a pod's needs."""
 STATE_KEYS = (MIG_STATE, UPGRADE_STATE, PLUGIN)
 """Labels of MIG Manager and of the GPU Operator that name a change in progress on a node."""

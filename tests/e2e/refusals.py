@@ -148,6 +148,9 @@ POLICIES = {
 """What a policy places by, for the pods that have the code as their label `only`."""
 NOT_STAGED = {
     "NodeNotKnown": "ends as soon as our own watch has the node",
+    "ArchitectureNotAllowed": "ends as ProductNotAllowed does, when the labels change",
+    "ConfidentialComputingOff": "ends when the CC manager changes its labels",
+    "GPUModeNotAllowed": "ends when GFD changes its label",
     "NamespaceLimitReached": "ends as InsufficientGPUs does, by the deletion of a pod",
     "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
     "ImageForOtherMachine": "ends by another image or a node of another architecture alone",

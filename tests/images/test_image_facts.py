@@ -9,9 +9,9 @@ from app.knowledge.image_configs import ImageFacts
 from app.kube.pods import read_pod
 from app.placement.engine import judge_class
 from app.policy.compiled import PolicySet
+from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
 from app.policy.match import ruling_for
-from app.policy.needs import show_need
 from app.world.image_index import MOST_WANTED, ImageIndex
 from app.world.state import State
 from app.world.world import RulingCache

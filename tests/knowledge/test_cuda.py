@@ -16,7 +16,7 @@ from app.knowledge.cuda_compatibility import (
     HostFacts,
     judge_driver,
 )
-from app.policy.needs import minimum_need
+from app.policy.cuda_needs import minimum_need
 from app.values.versions import Version, parse_version, show_version
 from tests.builders import knowledge
 

@@ -18,7 +18,8 @@ from app.cluster.files import shipped_policies
 from app.policy.annotations import ANNOTATIONS
 from app.policy.case_document import Case, CaseNode, Expectation
 from app.policy.fields import MERGE_KEYWORD, LabelSelector, merge_rules, model_in
-from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Rule, Spec
+from app.policy.needs import NEEDS
+from app.policy.schema import Action, ExceptionMatch, Match, PolicyException, Spec
 from app.policy.schema_admission import Admission
 from app.policy.schema_placement import Placement
 
@@ -98,7 +99,7 @@ def _kind(node: Schema, defs: Schema) -> str:
         choices = node.get("enum") or [node["const"]]
         return (
             ", ".join(f"`{choice}`" for choice in choices)
-            if len(choices) <= MOST_CHOICES
+            if len(choices) <= MOST_CHOICES or "title" not in node
             else f"a {node['title'].lower()}"
         )
     if node.get("type") == "array":
@@ -154,15 +155,14 @@ def _example(name: str) -> str:
 
 
 def _annotations(_: str) -> str:
-    lines = ["| `gpu-usher.io/…` | grammar | examples | meaning |", "|---|---|---|---|"]
+    lines = ["| `gpu-usher.io/…` | grammar | examples | meaning | label, attribute |", "|---|---|---|---|---|"]
+    facts = {need.annotation.name: need.fact for need in NEEDS if need.annotation and need.fact}
     for name, annotation in ANNOTATIONS.items():
         shown = ", ".join(f'`"{example}"`' for example in annotation.examples)
-        lines.append(f"| `{name}` | {annotation.grammar} | {shown} | {annotation.meaning} |")
+        fact = facts.get(name)
+        read = ", ".join(f"`{text}`" for text in (fact.label, fact.member.rpartition(".")[2]) if text) if fact else ""
+        lines.append(f"| `{name}` | {annotation.grammar} | {shown} | {annotation.meaning} | {read} |")
     return "\n".join(lines)
-
-
-def _rules(_: str) -> str:
-    return ", ".join(f"`{rule.value}`" for rule in Rule)
 
 
 def _case(_: str) -> str:
@@ -176,7 +176,6 @@ MAKERS = {
     "fields": _fields,
     "example": _example,
     "annotations": _annotations,
-    "rules": _rules,
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from app.cli.json_schema import crd_text
-from app.policy.schema import Rule, custom_resource_definition, json_schema
+from app.policy.schema import custom_resource_definition, json_schema
+from app.policy.schema_placement import Rule
 
 ROOT = Path(__file__).parents[2]
 STRUCTURAL = {"type", "description", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "default"} | {

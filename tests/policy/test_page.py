@@ -126,7 +126,8 @@ def test_two_policies_merge_a_field_as_its_page_says(path: str, how: Merge, exam
 def test_every_field_of_two_values_is_in_the_test_above() -> None:
     """F74."""
     assert {path for path, how, _ in FIELDS if how is not Merge.Own} - {field[0] for field in MERGED} == {
-        "placement.interconnect"
+        "placement.confidentialComputing",
+        "placement.interconnect",
     }
 
 

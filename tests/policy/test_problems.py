@@ -206,7 +206,7 @@ def test_mistake_is_answered_by_what_to_write(spec: str, expected: str) -> None:
         ("placement: {products: {allow: [A100-40GB]}}", "did you mean A100-*-40GB?"),
         ("placement: {products: {allow: [H100], deny: [H100]}}", "deny excludes every H100 as well"),
         ("placement: {products: {allow: [L4, A100], deny: [NVIDIA-A100-*]}}", "allow[1]: deny excludes every A100"),
-        ("placement: {gpuMemory: 400Gi}", "placement.gpuMemory: got 400Gi, and no known GPU has more than"),
+        ("placement: {gpuMemory: 400Gi}", "placement.gpuMemory: got 400Gi, which is more than any known GPU has"),
         ("admission: {defaults: {memoryPerGPU: '32'}}", "did you mean 32Gi?"),
         ("admission: {perGPU: {minCPU: '16', maxCPU: '4'}}", "minCPU: got 16, which is more than maxCPU 4"),
         (
