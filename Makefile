@@ -184,6 +184,7 @@ generated: $(STAMP) ## write what is made from code once more: schemas, the CRD,
 	@$(BIN)/python -m tests.deploy.identities
 	@$(BIN)/python -m tests.deploy.chart_page
 	@$(BIN)/python -m tests.nvidia_versions
+	@$(BIN)/python -m tests.knowledge.image_verdicts
 
 sbom: $(STAMP) ## write build/sbom.cdx.json: what LOCK pins, as CycloneDX 1.6 (needs no network)
 	@mkdir -p build

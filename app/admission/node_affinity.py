@@ -154,7 +154,8 @@ def _terms_of_needs(review: ReviewedPod) -> Terms:
     if review.rules.affinity_mode == "Off" or not demand.requests_gpus:
         return Terms()
     if review.pod.node_name:
-        demand = replace(demand, cuda=tuple(need for need in demand.cuda if not need.inferred), platforms=())
+        stated = tuple(need for need in demand.cuda if not need.inferred)
+        demand = replace(demand, cuda=stated, platforms=(), builds=())
     lasting = context.queued or bool(review.pod.node_name) or _belongs_to_daemon_set(review)
     return affinity_terms_of(demand, context.world.fleet, review.rules.affinity_keys, context.world.knowledge, lasting)
 

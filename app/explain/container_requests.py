@@ -18,6 +18,7 @@ from app.kube.pods import Container, Pod, gpu_amounts
 from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
 from app.policy.needs import LEAST_CUDA, NEEDS
+from app.values.reasons import join_with_or
 
 ContainerRequests = Sequence[tuple[Container, int]]
 """Containers, each with the units of one resource that it requests after a change."""
@@ -184,6 +185,10 @@ def needs(demand: Demand, pod: Pod, families: Families) -> list[str]:
         if (row := families.elsewhere(resource))
     ]
     lines += [f"architecture {platform.architecture} ({platform.evidence})" for platform in demand.platforms]
+    lines += [
+        f"compute capability {join_with_or(build.capabilities(None))}: code of {build.name} ({build.evidence})"
+        for build in demand.builds
+    ]
     for need in NEEDS:
         lines += need.lines(demand)
         if need is LEAST_CUDA:

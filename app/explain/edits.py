@@ -157,6 +157,7 @@ KINDS: Mapping[str, str] = {
     "drop-runtime-class": "no runtimeClassName",
     "ask-another": "another GPU resource",
     "older-image": "an older image",
+    "image-with-code": "an image with code for the machine",
     "uncordon": "uncordoning a node",
     "free-gpus": "ending pods",
     "allow-in-policy": "another policy",

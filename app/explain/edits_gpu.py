@@ -342,6 +342,20 @@ def older_image(near_miss: NearMiss) -> Iterator[Edit]:
             yield Edit("older-image", text, 40 + exact, _with_images(changes))
 
 
+def image_with_code(near_miss: NearMiss) -> Iterator[Edit]:
+    """Use the nearest image of the same repository that serves the node's CPU and GPU, where such a tag is known."""
+    table, pod = near_miss.snapshot.knowledge.image_code, near_miss.scheduled_pod.pod
+    capability, architecture = near_miss.node.node_class.compute_capability, near_miss.node.node_class.architecture
+    if near_miss.code not in (Code.ImageWithoutCodeForGPU, Code.ImageForOtherMachine) or capability is None:
+        return
+    builds = {container.image: table.build(container.image) for container in pod.containers}
+    without = [image for image, build in builds.items() if build and not build.serves(capability, architecture)]
+    changes = {image: found for image in without if (found := table.nearest_image(image, capability, architecture))}
+    if changes:
+        text = f"use {', '.join(changes.values())}, which has code for this machine"
+        yield Edit("image-with-code", text, 35, _with_images(changes))
+
+
 def _with_images(changes: Mapping[str, str]) -> Callable[[EditedDocument], None]:
     def change(pod: EditedDocument) -> None:
         for container in containers_of(pod):
@@ -374,6 +388,7 @@ GPU_EDITS = (
     request_fewer_gpus,
     request_other_resource,
     older_image,
+    image_with_code,
     drop_runtime_class,
     evict_to_free_gpus,
 )

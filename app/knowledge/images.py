@@ -148,20 +148,20 @@ class Images:
 
     def infer(self, image: str) -> ImageCUDA | None:
         """Infer the CUDA version from an image reference; None if the reference does not show it."""
-        name, tag = _split(image)
+        name, tag = split_reference(image)
         for family in self.families:
             if family.names.fullmatch(name) and (match := family.tag.fullmatch(tag)):
                 return self._of_family(family, match, tag)
         for text, where in ((tag, "tag"), (name.rpartition("/")[2], "name")):
             for pattern in self.patterns:
                 if match := pattern.search(text):
-                    cuda = _from_groups(match)
+                    cuda = cuda_in_tag(match)
                     return ImageCUDA(cuda, False, f"{where} {text} names CUDA {show_version(cuda)}")
         return None
 
     def platform(self, image: str) -> ImagePlatform | None:
         """Give the platform that an image reference shows; None if it shows none, or words of several."""
-        name, tag = _split(image)
+        name, tag = split_reference(image)
         host, _, path = name.partition("/")
         texts = (("tag", tag), ("name", path if "." in host or ":" in host else name))
         inferred: dict[str, ImagePlatform] = {}
@@ -180,7 +180,7 @@ class Images:
         `most` may omit fields: (12,) includes all of CUDA 12. The result is None for images with the CUDA version in
         the tag, since the tables do not have their other tags.
         """
-        name, tag = _split(image)
+        name, tag = split_reference(image)
         for family in self.families:
             match = family.tag.fullmatch(tag)
             if family.kind == "month" and match and family.names.fullmatch(name):
@@ -232,7 +232,7 @@ def _compat_variable(family: _Family, match: re.Match[str]) -> str:
     return variable if parse_version(match["ver"]) >= since else ""
 
 
-def _split(image: str) -> tuple[str, str]:
+def split_reference(image: str) -> tuple[str, str]:
     """Split a reference into name and tag, without digest; a missing tag is `latest`."""
     reference = image.partition("@")[0]
     for registry in _DEFAULT_REGISTRIES:
@@ -242,8 +242,8 @@ def _split(image: str) -> tuple[str, str]:
     return f"{head}{slash}{name}", tag or "latest"
 
 
-def _from_groups(match: re.Match[str]) -> Version:
-    """Read the `cuda` group (`12.4.1`, `12`) or the `cu` group (`cu124`)."""
+def cuda_in_tag(match: re.Match[str]) -> Version:
+    """Read the `cuda` group (`12.4.1`, `12`) or the `cu` group (`cu124`), of which one has matched."""
     groups = match.groupdict()
     if groups.get("cuda"):
         return parse_version(groups["cuda"])
@@ -254,7 +254,7 @@ def _from_groups(match: re.Match[str]) -> Version:
 def _version_row(family: _Family, match: re.Match[str]) -> _Version | None:
     """Give the row of the last release up to the tag's; if the tag has a CUDA version, a row with that version."""
     if family.kind == "tag":
-        return _Version((), _from_groups(match), False)
+        return _Version((), cuda_in_tag(match), False)
     if family.kind != "table":
         return None
     release = parse_version(match["ver"])

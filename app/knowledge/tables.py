@@ -18,6 +18,7 @@ from app.knowledge.cuda_compatibility import CUDATables, load_cuda
 from app.knowledge.dcgm import DCGM, XID, UsageMetrics, load_dcgm, load_usage_metrics, load_xids
 from app.knowledge.gpu_evidence import GPUEvidence, load_gpu_evidence
 from app.knowledge.gpu_resources import Families, load_families
+from app.knowledge.image_code import FrameworkBuilds
 from app.knowledge.images import Images, load_images
 from app.knowledge.mig_geometry import Geometry, load_geometry
 from app.knowledge.mig_profiles import MIGProfiles, load_profiles
@@ -111,6 +112,7 @@ TABLE_FILES = (
     "mig_profiles.yaml",
     "cuda_driver.yaml",
     "image_cuda.yaml",
+    "image_code.yaml",
     "families.yaml",
     "node_taints.yaml",
     "clouds.yaml",
@@ -146,6 +148,7 @@ class Knowledge:
     geometry: Mapping[str, Geometry]
     cuda: CUDATables
     images: Images
+    image_code: FrameworkBuilds
     families: Families
     clouds: Clouds
     evidence: GPUEvidence
@@ -198,6 +201,7 @@ def load_knowledge(texts: Mapping[str, str], own: Mapping[str, str] | None = Non
             geometry=load_geometry(documents["mig_profiles.yaml"]["products"]),
             cuda=cuda,
             images=load_images(documents["image_cuda.yaml"], cuda),
+            image_code=msgspec.convert(documents["image_code.yaml"], FrameworkBuilds),
             families=families,
             clouds=clouds,
             evidence=load_gpu_evidence(documents["gpu_evidence.yaml"], families, clouds),

@@ -7,6 +7,7 @@ unhealthy. filters.py has the other filters, and the order of all.
 """
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
+from app.knowledge.image_code import ImageBuild
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
 from app.nodes.mig_state import MEMORY_TOLERANCE, MIG_FAILED
 from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
@@ -165,22 +166,38 @@ def _sufficient_drivers(demand: Demand, need: CUDANeed, node: NodeClass) -> str:
     return f">= {show_driver(need.sufficient(demand.accept))}"
 
 
-def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | None:
-    """Find a need by an image whose toolkit generates no machine code for the node's GPU; None where there is none."""
+def image_has_code(demand: Demand, node: NodeClass) -> Reason | None:
+    """Refuse a GPU for which a publisher's own build has neither machine code nor PTX.
+
+    Where only the product is known, code for any CPU architecture counts.
+    """
+    for build in demand.builds:
+        if build.required and not build.runs_on(node.compute_capability, node.architecture):
+            least = join_with_or(build.capabilities(node.architecture))
+            wants = f"compute capability {least}" if least else "a build with CUDA for this CPU architecture"
+            return reason(Code.ImageWithoutCodeForGPU, "image has no code for this GPU", wants)
+    return None
+
+
+def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | ImageBuild | None:
+    """Find what says that an image may have no code for the node's GPU: its toolkit, or a build without a source."""
     if node.compute_capability is None:
         return None
+    builds = (build for build in demand.builds if not build.runs_on(node.compute_capability, node.architecture))
     needs = (*demand.cuda, *demand.preferred_cuda)
-    return next(
+    return next(builds, None) or next(
         (need for need in needs if need.targets is not None and node.compute_capability not in need.targets), None
     )
 
 
-def lacks_code_words(need: CUDANeed, node: NodeClass) -> str:
-    """Say that an image is not known to have code for a GPU that is newer than its toolkit."""
+def lacks_code_words(lacking: CUDANeed | ImageBuild, node: NodeClass) -> str:
+    """Say that an image is not known to have code for a GPU, by its toolkit or by its build."""
     capability = show_version(node.compute_capability or ())
+    image = lacking.name if isinstance(lacking, ImageBuild) else f"CUDA {show_version(lacking.cuda)}"
+    advice = "has that code" if isinstance(lacking, ImageBuild) else "is of a newer CUDA"
     return (
-        f"an image of CUDA {show_version(need.cuda)} is not known to have code for GPUs of compute capability "
-        f"{capability}: without PTX it ends with 'no kernel image is available'; use an image of a newer CUDA"
+        f"an image of {image} is not known to have code for GPUs of compute capability {capability}: "
+        f"without PTX it ends with 'no kernel image is available'; use an image that {advice}"
     )
 
 

@@ -20,6 +20,7 @@ from app.placement.class_filters import (
     driver_settled,
     gpus_healthy,
     image_for_machine,
+    image_has_code,
     mig_config_settled,
     mig_profile_offered,
     mig_valid,
@@ -272,6 +273,7 @@ _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (driver_new_enough, DecidedBy.NODE),
     (LEAST_CAPABILITY.judge, DecidedBy.PRODUCT),
     (toolkit_targets_gpu, DecidedBy.PRODUCT),
+    (image_has_code, DecidedBy.PRODUCT),
     *(
         (need.judge, DecidedBy.PRODUCT if fact.by_product else DecidedBy.NODE)
         for need, fact in WITH_FACT

@@ -16,10 +16,11 @@ images say into a preference.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, named_branches
+from app.knowledge.image_code import ImageBuild
 from app.knowledge.image_configs import (
     COMPAT_PACKAGE,
     CUDA_VERSION,
@@ -132,11 +133,24 @@ def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> 
 
 def _platforms_of(container: Container, knowledge: Knowledge) -> Iterator[ImagePlatform]:
     """Give the platform of an image: as its index says, and otherwise, or for one kind of board, as its name does."""
-    named, facts = knowledge.images.platform(container.image), container.facts
+    named, facts = _platform(container.image, knowledge), container.facts
     if facts is not None and len(facts.architectures) == 1:
         yield ImagePlatform(facts.architectures[0], None, True, "image's config")
     if named is not None and (facts is None or (named.products is not None and named.required)):
         yield named
+
+
+def _platform(image: str, knowledge: Knowledge) -> ImagePlatform | None:
+    """Give the platform of an image: by a row about its tag, else by its publisher's builds, else by its words."""
+    platform, build = knowledge.images.platform(image), knowledge.image_code.build(image)
+    return platform if platform and platform.required else (build and build.platform) or platform
+
+
+def image_builds(containers: Iterable[Container], knowledge: Knowledge) -> Iterator[ImageBuild]:
+    """List what the frameworks in the images of containers were compiled for, each once."""
+    built = ((container.name, knowledge.image_code.build(container.image)) for container in containers)
+    named = (replace(build, evidence=f"container {name}: {build.evidence}") for name, build in built if build)
+    yield from dict.fromkeys(named)
 
 
 def _environment_need(
@@ -175,7 +189,7 @@ def _image_need(
         forced_compat=forced,
         capability_floor=inferred.capability_floor,
         unsupported=knowledge.cuda.unsupported(inferred.cuda),
-        targets=knowledge.cuda.targets(inferred.cuda),
+        targets=None if knowledge.image_code.build(container.image) else knowledge.cuda.targets(inferred.cuda),
         requirement=(),
         evidence=f"{evidence}, disabled by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
     )

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
+from app.knowledge.image_code import ImageBuild
 from app.knowledge.images import ImagePlatform
 from app.knowledge.products import ProductPattern
 from app.kube.claimed_devices import DeviceChoices
@@ -112,7 +113,7 @@ class Demand(HashedOnce):
     `preferred_products` are in order, for the score only.
     `cuda` are the CUDA needs of its containers, which must all be met; `preferred_cuda` are for the score only.
     `accept` is the least compatibility that counts as meeting them.
-    `platforms` are the machines that its images are built for.
+    `platforms` are the machines that its images are built for, and `builds` what their frameworks were compiled for.
     `memory_mib` is the least memory of each GPU or MIG slice. `declared_mib` is the memory that the pod itself declares
     to use of each unit, which counts against the budget of shared GPUs.
     `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
@@ -144,6 +145,7 @@ class Demand(HashedOnce):
     preferred_cuda: tuple[CUDANeed, ...] = ()
     accept: AcceptedCompatibility = DEFAULT_ACCEPT
     platforms: tuple[ImagePlatform, ...] = ()
+    builds: tuple[ImageBuild, ...] = ()
     max_per_container: tuple[tuple[str, int], ...] = ()
     several_units: bool | None = None
     memory_mib: int = 0

@@ -17,7 +17,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.claimed_devices import ClaimedDevices
 from app.kube.numa_zones import device_amounts
 from app.kube.pods import Container, Pod
-from app.policy.cuda_needs import ImageRow, container_needs, image_platforms, minimum_need
+from app.policy.cuda_needs import ImageRow, container_needs, image_builds, image_platforms, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
 from app.policy.needs import (
     ALLOWED_PRODUCTS,
@@ -131,6 +131,7 @@ def merge_demand(
         preferred_cuda=preferred,
         accept=max(_accepted_compatibilities(applied, level), default=DEFAULT_ACCEPT),
         platforms=tuple(image_platforms(request.pod.containers, knowledge)) if from_image else (),
+        builds=tuple(image_builds(request.containers(knowledge), knowledge)) if from_image else (),
         max_per_container=most,
         several_units=_several_units(applied) if any(amount > 1 for _, amount in most) else None,
         declared_mib=next(declared, None) or 0,

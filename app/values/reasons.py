@@ -103,6 +103,11 @@ class Code(Enum):
         Duration.LASTING,
         "use an image that is built for the nodes' CPU architecture, or add such nodes",
     )
+    ImageWithoutCodeForGPU = _node(
+        FunnelStage.Product,
+        Duration.LASTING,
+        "use an image of a release and CUDA whose builds have code for this GPU",
+    )
     ComputeCapabilityTooLow = _node(
         FunnelStage.Product, Duration.LASTING, "use a newer GPU, or an image that still supports this one"
     )

@@ -154,6 +154,7 @@ NOT_STAGED = {
     "NamespaceLimitReached": "ends as InsufficientGPUs does, by the deletion of a pod",
     "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
     "ImageForOtherMachine": "ends by another image or a node of another architecture alone",
+    "ImageWithoutCodeForGPU": "ends by another image or another GPU alone",
     "GPUHeldByClaim": "ends as InsufficientGPUs does, by the deletion of the pods with claims there",
     "GPUHeldByDevicePlugin": "ends as InsufficientGPUs does, by the deletion of the pods with GPUs of the plugin there",
     "InsufficientGPUsOnNUMANode": "ends as InsufficientGPUs does, or when the NodeResourceTopology changes",

@@ -47,6 +47,7 @@ CODES_BY_TEXT = {
     "the device plugin refuses several units": "SharedReplicasAskedAsGPUs",
     "the policy denies several units": "SharedReplicasAskedAsGPUs",
     "image built for another machine": "ImageForOtherMachine",
+    "image has no code for this GPU": "ImageWithoutCodeForGPU",
     "GPU interconnect unknown": "GPUFactsMissing",
     "GPUs are not joined all-to-all": "InterconnectAbsent",
     "GPU form factor unknown": "GPUFactsMissing",

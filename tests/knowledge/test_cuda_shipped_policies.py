@@ -70,13 +70,13 @@ BLOCKS: list[tuple[str, str, dict[str, str]]] = [
     (VLLM % "v0.10.1.1", A100, {"fits": "570.124.06 535.54.03", "DriverTooOld": "515.65.01"}),
     (VLLM % "v0.9.0", RTX, {"fits": "570.26", "ImageRequirementUnmet": "550.54.15"}),
     (VLLM % "v0.20.0", H100, {"fits": "580.65.06 535.54.03", "DriverTooOld": "520.61.05"}),
-    # compute capabilities: those that a toolkit removed are refused, and newer GPUs are not
+    # compute capabilities: those that a toolkit removed are refused, and newer GPUs where a build has no code
     (BASE % "10.2", A100, {"fits": "580.65.06"}),
     (BASE % "11.6.2", H100, {"fits": "580.65.06"}),
     (BASE % "13.0.0", V100, {"ComputeCapabilityUnsupported": "580.65.06"}),
     (TORCH % "1.13.1-cuda11.6", H100, {"fits": "580.65.06"}),
-    (TORCH % "2.5.1-cuda12.4", B200, {"fits": "580.65.06"}),
-    (TORCH % "2.5.1-cuda12.4", RTX, {"fits": "580.65.06"}),
+    (TORCH % "2.5.1-cuda12.4", B200, {"ImageWithoutCodeForGPU": "580.65.06"}),
+    (TORCH % "2.5.1-cuda12.4", RTX, {"ImageWithoutCodeForGPU": "580.65.06"}),
     (TORCH % "2.7.0-cuda12.8", RTX, {"fits": "570.26", "DriverTooOld": "520.61.05"}),
     # the image has no cuda-compat
     (TORCH % "2.9.0-cuda13.0", A100, {"fits": "580.65.06", "DriverTooOld": "570.26"}),

@@ -104,7 +104,8 @@ def test_node_that_a_warning_policy_would_refuse_scores_lower(need: str) -> None
     [
         ("nvidia/cuda:11.6.2-base-ubuntu20.04", "NVIDIA-H100-80GB-HBM3", "9.0", True),
         ("nvidia/cuda:11.8.0-base-ubuntu20.04", "NVIDIA-H100-80GB-HBM3", "9.0", False),
-        ("pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime", "NVIDIA-B200", "10.0", True),
+        ("pytorch/pytorch:2.5.1-cuda11.8-cudnn9-runtime", "NVIDIA-B200", "10.0", True),  # a build that only tells
+        ("registry.example/pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime", "NVIDIA-B200", "10.0", True),
         # a preference lowers the score as a requirement does
         ("registry.example/train:1-cu118", "NVIDIA-B200", "10.0", True),
         # a capability that no row of the tables knows is unknown to old and new toolkits alike

@@ -12,6 +12,7 @@ REASONS = (
     "DriverUnknown",
     "ImageRequirementUnmet",
     "ImageForOtherMachine",
+    "ImageWithoutCodeForGPU",
     "ComputeCapabilityTooLow",
     "ComputeCapabilityUnsupported",
     "GPUMemoryTooSmall",

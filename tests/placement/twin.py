@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from tests.placement import twin_node
-from tests.placement.twin_compatible import cuda_causes
+from tests.placement.twin_compatible import code_causes, cuda_causes
 from tests.placement.twin_cuda import facts
 from tests.placement.twin_evidence import layout_to_come
 from tests.placement.twin_free import free_causes
@@ -246,10 +246,11 @@ RULES: tuple[Callable[[Wish, RawNode], Iterator[str]], ...] = (
     memory_causes,
     interconnect_causes,
     cuda_causes,
+    code_causes,
     count_causes,
     health_causes,
 )
 OF_NODES = (annotation_causes, operator_causes, selector_causes, machine_causes, health_causes)
-OF_DEVICES = (product_causes, form_factor_causes, memory_causes, interconnect_causes, cuda_causes)
+OF_DEVICES = (product_causes, form_factor_causes, memory_causes, interconnect_causes, cuda_causes, code_causes)
 """The rules for a claim: OF_NODES judge the node, and OF_DEVICES each device. The claim itself states shares and
 counts."""

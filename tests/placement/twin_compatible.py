@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.placement import twin_node
 from tests.placement.twin_cuda import above_minor_floor, native_driver, numbers, toolkit_serves
-from tests.placement.twin_images import Image, carried, image_facts, starts
+from tests.placement.twin_images import Image, carried, has_code, image_facts, starts
 from tests.placement.twin_world import Part, RawNode, Wish
 
 Causes = Iterator[str]
@@ -33,6 +33,13 @@ def cuda_causes(wish: Wish, node: RawNode) -> Causes:
             yield from image_causes(wish.accept, image, node, driver)
     minimums = [*wish.minimums, *(least for part in stated if (least := lowest(part.require or "")))]
     yield from capability_causes(wish, minimums, images, twin_node.capability(node))
+
+
+def code_causes(wish: Wish, node: RawNode) -> Causes:
+    """F35: the framework in every container's image must have code for the GPU, if its builds are known."""
+    has, machine = twin_node.capability(node), node.labels.get("kubernetes.io/arch")
+    if has and not all(has_code(part.image, has, machine) for part in wish.cuda_parts if part.image):
+        yield "ImageWithoutCodeForGPU"
 
 
 def needed(part: Part) -> Image | None:

@@ -46,7 +46,39 @@ def built_for(reference: str) -> str | None:
     for row in facts("image_cuda.yaml")["image_platforms"]:
         if any(matches_name(pattern, name) for pattern in row.get("images", ())) and re.search(row["tag_regex"], tag):
             return str(row["architecture"])
+    platforms = (build_of(reference) or {}).get("platforms", [])
+    return str(platforms[0]) if len(platforms) == 1 else None
+
+
+@cache
+def build_of(reference: str) -> dict[str, Any] | None:
+    """Find the row of image_code.yaml for an image, which a source must have; None where there is none."""
+    name, _, tag = reference.removeprefix("index.").removeprefix("docker.io/").rpartition(":")
+    for family in facts("image_code.yaml")["frameworks"]:
+        match = re.fullmatch(family["tag_regex"], tag) if name in family["images"] else None
+        if match is None:
+            continue
+        release, groups = numbers(match["ver"]), match.groupdict()
+        said = groups.get("cuda") or ".".join(re.findall(r"\d\d|\d", (groups.get("cu") or "")[2:]))
+        for row in family["builds"]:
+            length = row["until"].count(".") + 1
+            within = numbers(row["since"]) <= release and release[:length] <= numbers(row["until"])[:length]
+            if within and (not said or not row.get("cuda") or numbers(said)[:2] == numbers(row["cuda"])[:2]):
+                return None if row.get("unsourced") else dict(row)
     return None
+
+
+def has_code(reference: str, capability: str, architecture: str | None) -> bool:
+    """Tell whether an image has machine code or PTX for a GPU, or nothing is known of it."""
+    code = (build_of(reference) or {}).get("code", {})
+    lists = code.values() if architecture is None else [code[architecture]] if architecture in code else []
+    has = [int(part) for part in capability.split(".")]
+    for written in (one for targets in lists for one in targets):
+        major, minor = (int(part) for part in re.findall(r"\d+", written)[:2])
+        exact, ptx = re.search(r"\da", written), "PTX" in written or "virtual" in written
+        if [major, minor] == has or (not exact and [major, minor] < has and (ptx or major == has[0])):
+            return True
+    return not lists
 
 
 def matches_name(pattern: str, name: str) -> bool:

@@ -16,6 +16,7 @@ NOT_FROM_A_POLICY = {
     Code.ComputeCapabilityUnsupported: "the image's toolkit",
     Code.ImageRequirementUnmet: "the image's own variables",
     Code.ImageForOtherMachine: "the image",
+    Code.ImageWithoutCodeForGPU: "the image",
     Code.DriverUnknown: "unknownFacts",
     Code.GPUFactsMissing: "unknownFacts",
     Code.MIGProfileAbsent: "the annotation or the resource",
