@@ -59,7 +59,7 @@ def image(
     Credentials are those in the files of docker or podman.
     """
     _, state, policies = fleet.read_governed()
-    container = {"name": "image", "image": reference, "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    container = {"name": "image", "image": reference, "resources": {"limits": {state.knowledge.families.mig_gpu: 1}}}
     facts = asyncio.run(_read([reference]))[reference]
     if isinstance(facts, SourceError):
         raise BadInput(f"{reference}: {facts}")
