@@ -348,8 +348,8 @@ def image_with_code(near_miss: NearMiss) -> Iterator[Edit]:
     capability, architecture = near_miss.node.node_class.compute_capability, near_miss.node.node_class.architecture
     if near_miss.code not in (Code.ImageWithoutCodeForGPU, Code.ImageForOtherMachine) or capability is None:
         return
-    builds = {container.image: table.build(container.image) for container in pod.containers}
-    without = [image for image, build in builds.items() if build and not build.serves(capability, architecture)]
+    builds = ((container.image, table.build(container.image)) for container in pod.containers)
+    without = [image for image, build in builds if build and not build.serves(capability, architecture)]
     changes = {image: found for image in without if (found := table.nearest_image(image, capability, architecture))}
     if changes:
         text = f"use {', '.join(changes.values())}, which has code for this machine"

@@ -104,12 +104,12 @@ class _Build(msgspec.Struct, frozen=True):
     tags: list[str] = []
     unsourced: bool = False
 
-    def contains(self, release: str, cuda: Version | None) -> bool:
-        """Tell whether the row is about a release and its CUDA, which is None if the tag does not have it."""
+    def contains(self, release: str, cuda: Version) -> bool:
+        """Tell whether the row is about a release and its CUDA, which is empty if the tag does not have it."""
         fields = self.until.count(".") + 1
         within = parse_version(self.since) <= parse_version(release)
         within = within and parse_version(".".join(release.split(".")[:fields])) <= parse_version(self.until)
-        return within and (not self.cuda or cuda is None or major_minor(cuda) == parse_version(self.cuda))
+        return within and (not self.cuda or not cuda or major_minor(cuda) == parse_version(self.cuda))
 
 
 class _Family(msgspec.Struct, frozen=True):
@@ -121,8 +121,8 @@ class _Family(msgspec.Struct, frozen=True):
     builds: list[_Build]
 
     def published(self, name: str) -> str | None:
-        """Give the image of this family that has a name, or of which it may be a copy in another registry."""
-        copied = (image for image in self.images if name.endswith(f"/{_without_registry(image)}"))
+        """Give the image of this family that has a name, or of which it may be a copy: the last two parts agree."""
+        copied = (image for image in self.images if image.split("/")[-2:] == name.split("/")[-2:])
         return name if name in self.images else next(copied, None)
 
     def match(self, name: str, tag: str) -> re.Match[str] | None:
@@ -131,11 +131,10 @@ class _Family(msgspec.Struct, frozen=True):
 
     def build(self, name: str, tag: str) -> ImageBuild | None:
         """Give the build in an image of this family; None if the table has none."""
-        if (match := self.match(name, tag)) is None:
-            return None
-        _, cuda = _release(match)
-        row = next((build for build in self.builds if build.contains(match["ver"], cuda)), None)
-        if row is None:
+        match = self.match(name, tag)
+        cuda = _release(match)[1] if match else ()
+        row = next((build for build in self.builds if match and build.contains(match["ver"], cuda)), None)
+        if match is None or row is None:
             return None
         original = self.published(name)
         words = f"{self.framework} {match['ver']}" + (f" of CUDA {show_version(cuda)}" if cuda else "")
@@ -152,16 +151,10 @@ class _Family(msgspec.Struct, frozen=True):
         )
 
 
-def _without_registry(name: str) -> str:
-    """Drop the host from the name of an image."""
-    host, _, path = name.partition("/")
-    return path if "." in host else name
-
-
-def _release(match: re.Match[str]) -> tuple[Version, Version | None]:
-    """Give the release and the CUDA in a tag; the second is None if the tag does not have it."""
+def _release(match: re.Match[str]) -> tuple[Version, Version]:
+    """Give the release and the CUDA in a tag; the second is empty if the tag does not have it."""
     groups = match.groupdict()
-    return parse_version(match["ver"]), cuda_in_tag(match) if groups.get("cuda") or groups.get("cu") else None
+    return parse_version(match["ver"]), cuda_in_tag(match) if groups.get("cuda") or groups.get("cu") else ()
 
 
 class FrameworkBuilds(msgspec.Struct, frozen=True):
@@ -175,24 +168,19 @@ class FrameworkBuilds(msgspec.Struct, frozen=True):
         return next((build for family in self.frameworks if (build := family.build(name, tag))), None)
 
     def nearest_image(self, image: str, capability: Version, architecture: str | None) -> str | None:
-        """Find the image of the same repository that has code for a GPU and is nearest; None if none is known.
-
-        The same release and newer ones come first, and of them the oldest.
-        """
+        """Find the tag of the same repository with code for a GPU: the next newer one, else the newest older one."""
         name, tag = split_reference(image)
         for family in self.frameworks:
             if (match := family.match(name, tag)) is None:
                 continue
             tags = (known.format_map(match.groupdict("")) for build in family.builds for known in build.tags)
-            matches = [other for known in tags if (other := family.match(name, known))]
-            fitting = [
-                other
-                for other in matches
-                if (build := family.build(name, other[0])) and build.required and build.targets(architecture)
-                if build.serves(capability, architecture)
-            ]
-            ordered = sorted(fitting, key=lambda other: (_release(other)[0], _release(other)[1] or ()))
-            newer = [other for other in ordered if _release(other)[0] >= _release(match)[0]]
-            if ordered:
-                return f"{name}:{(newer or ordered[::-1])[0][0]}"
+            fitting = {
+                _release(other): other[0]
+                for other in (family.match(name, known) for known in tags)
+                if other and (build := family.build(name, other[0])) and build.required
+                if build.targets(architecture) and build.serves(capability, architecture)
+            }
+            newer = [release for release in fitting if release[0] >= _release(match)[0]]
+            if fitting:
+                return f"{name}:{fitting[min(newer) if newer else max(fitting)]}"
         return None

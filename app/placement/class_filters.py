@@ -167,10 +167,7 @@ def _sufficient_drivers(demand: Demand, need: CUDANeed, node: NodeClass) -> str:
 
 
 def image_has_code(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a GPU for which a publisher's own build has neither machine code nor PTX.
-
-    Where only the product is known, code for any CPU architecture counts.
-    """
+    """Refuse a GPU for which a publisher's own build has neither code nor PTX (on any CPU if that is unknown)."""
     for build in demand.builds:
         if build.required and not build.runs_on(node.compute_capability, node.architecture):
             least = join_with_or(build.capabilities(node.architecture))
