@@ -78,7 +78,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         raise SourceError(f"{kind.__name__}: {str(error)[:160]}", "malformed") from error
 
 
-class Platform(msgspec.Struct):
+class IndexPlatform(msgspec.Struct):
     """The platform of an entry of an index, or of a config."""
 
     architecture: Word = ""
@@ -89,7 +89,7 @@ class Descriptor(msgspec.Struct):
     """A reference by digest to another document."""
 
     digest: Digest
-    platform: Platform | None = None
+    platform: IndexPlatform | None = None
 
 
 class Manifest(msgspec.Struct):
@@ -105,7 +105,7 @@ class Parameters(msgspec.Struct):
     Env: Annotated[list[str], Meta(max_length=4_096)] | None = None
 
 
-class Config(Platform):
+class Config(IndexPlatform):
     """The config of an image for one platform."""
 
     config: Parameters | None = None
@@ -135,7 +135,7 @@ def platforms_to_read(manifest: Manifest) -> list[Descriptor]:
     return [first[name] for name in GPU_ARCHITECTURES if name in first] or (linux or entries)[:1]
 
 
-class Token(msgspec.Struct):
+class BearerToken(msgspec.Struct):
     """The answer of a token service (distribution docs, spec/auth/token)."""
 
     token: _TokenText = ""

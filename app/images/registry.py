@@ -32,10 +32,10 @@ from app.images.documents import (
     ACCEPT,
     DOCKER_HUB,
     HOST,
+    BearerToken,
     Config,
     Manifest,
     Reference,
-    Token,
     credential_for,
     decode,
     platforms_to_read,
@@ -245,7 +245,7 @@ class Registries(ScrapeClient):
         params = {"scope": f"repository:{talk.reference.repository}:pull", "service": values.get("service", "")}
         headers = {"Authorization": basic} if basic else {}
         status, _, body = await self.request("GET", realm, TOKEN_BYTES, params=params, headers=headers)
-        answer = decode(body, Token) if status == 200 else Token()
+        answer = decode(body, BearerToken) if status == 200 else BearerToken()
         if not (answer.token or answer.access_token):
             raise SourceError(f"{urlsplit(realm).netloc}: gave no token, HTTP {status}", "unauthorized")
         return f"Bearer {answer.token or answer.access_token}"
