@@ -121,6 +121,12 @@ class Settings:
             "URL of DCGM exporters for the health of GPUs, instead of a Prometheus; a headless Service gives all.",
         ),
     ] = ()
+    image_registries: Annotated[
+        Path | None,
+        _flag(
+            "image-registries", "File that lists the registries whose images are read, for the CUDA that they carry."
+        ),
+    ] = None
     recount: Annotated[
         Recount, _one_of("recount", get_args(Recount), "Repeat the scheduler's counts: auto, true or false.")
     ] = "auto"

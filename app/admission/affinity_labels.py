@@ -262,7 +262,7 @@ def _lowest_branch(need: CUDANeed, accept: AcceptedCompatibility) -> int | None:
     """Return the oldest driver branch on which the need could start; None where that is not known."""
     branches = [need.floor(accept)[0]]
     if accept is AcceptedCompatibility.ForwardCompatible:
-        if need.requirement:
+        if need.trusts_requirement:
             return None  # forward compatibility: the author of the requirement answers for the driver
         branches += [branch for branch, _ in need.forward]
     return min(branches)

@@ -131,7 +131,7 @@ def _facts(demand: Demand) -> Iterator[tuple[Fact, str]]:
 
 def _driver(need: CUDANeed, accept: AcceptedCompatibility) -> str | None:
     """Write on which drivers a need runs (rules: knowledge/cuda_compatibility.py); None where any driver will do."""
-    trusted = need.requirement and accept is AcceptedCompatibility.ForwardCompatible
+    trusted = need.trusts_requirement and accept is AcceptedCompatibility.ForwardCompatible
     if trusted or need.native <= (0,):
         return None
     conditions = [semver_at_least(_DRIVER, need.native)]

@@ -84,7 +84,7 @@ class ReviewContext:
 
     def ruling(self, pod: Pod, labels: Mapping[str, str]) -> Ruling:
         """Rule on a pod with all that it asks for, by resources and by claims. `labels` are its namespace's."""
-        return self.world.rulings.of(pod, labels, self.world.policies, self.world.state.devices)
+        return self.world.rulings.of(pod, labels, self.world.policies, self.world.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def begin_review(
     """
     world = context.world
     gpus = requested_gpus(pod, world.knowledge.families)
-    ruling = ruling_at(world.rulings.of(pod, labels, world.policies, world.state.devices), level)
+    ruling = ruling_at(world.rulings.of(pod, labels, world.policies, world.state), level)
     has_gpus = bool(ruling.claimed.classes or gpus.families)
     return ReviewedPod(
         document=document,

@@ -28,6 +28,7 @@ from app.cli.explained_objects import (
     read_name,
     waiting_in,
 )
+from app.cli.image import Registry, read_images
 from app.cli.mutate import read_file
 from app.cli.output import output_of, show, show_progress
 from app.cli.source import (
@@ -124,6 +125,7 @@ def explain_pod(
     details: Annotated[
         bool, typer.Option("--details", help="Show what the answer rests on: evidence, scores.")
     ] = False,
+    registry: Registry = False,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
     output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
 ) -> None:
@@ -141,7 +143,12 @@ def explain_pod(
         )
     by_node = nodes or output == "wide"
     if url:
-        others = (("--prometheus", use.prometheus), ("--policies", policies), ("another fleet", fleet.given))
+        others = (
+            ("--prometheus", use.prometheus),
+            ("--policies", policies),
+            ("another fleet", fleet.given),
+            ("--registry", registry),
+        )
         for other in others:
             refuse_several(("--url", url), other)
     home = fleet.namespace(namespace, default=not url)
@@ -165,6 +172,8 @@ def explain_pod(
                     found = _named(fleet, wanted, objects, workloads) if words else waiting_in(home, objects)
                     pods = list(found)
                 cluster = snapshot_of(objects, policies, use.idle)
+                if registry:
+                    read_images(cluster.state, [each.pod for each in pods])
                 webhooks = asyncio.run(survey_webhooks(fleet.load(), cluster)) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [

@@ -16,6 +16,7 @@ from rich.markup import escape
 from app.admission.preview import Preview, preview, templates_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.explained_objects import as_pods
+from app.cli.image import Registry, read_images
 from app.cli.output import Output, show
 from app.cli.source import POLICY_KINDS, GovernedFleet, Namespace
 from app.cluster.files import read_snapshot_file
@@ -43,6 +44,7 @@ def mutate(
     file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin.")],
     fleet: GovernedFleet,
     namespace: Namespace = None,
+    registry: Registry = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what changes instead of the whole object.")] = False,
     output: Output = "text",
 ) -> None:
@@ -58,6 +60,8 @@ def mutate(
     if not any(templates_of_new_object(document, workloads) for document in objects):
         kinds = ", ".join(sorted({str(document.get("kind")) for document in objects})) or "it is empty"
         raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants one")
+    if registry:
+        read_images(state, [each.pod for one in objects for each in as_pods(one, namespace_of(one, where), workloads)])
     context, creating = ReviewContext(world_of(state, rules)), replace(world_of(state, rules), judges_creation=True)
     previews = {
         index: _preview(document, namespace_of(document, where), creating, context)

@@ -259,7 +259,7 @@ def documents_of_gpu_pods(
     for document in documents:
         pod = read_pod(document)
         labels = state.namespaces.labels(pod.namespace)
-        demand = rule(pod, labels, policies, state.devices).demand
+        demand = rule(pod, labels, policies, state).demand
         if demand.requests_gpus:
             yield GPUPod(f"{pod.namespace}/{pod.name}", pod.uid, pod.node_name or "", demand), document
 

@@ -164,6 +164,7 @@ VERBS = {
     "inventory": "inventory:inventory",
     "usage": "usage:usage",
     "mutate": "mutate:mutate",
+    "image": "image:image",
     "plan driver": "plan_nodes:driver",
     "plan relayout": "plan_nodes:change_layout",
     "plan mig": "plan_pods:mig",

@@ -162,7 +162,7 @@ class Core:
     def demand(self, pod: Pod) -> Demand:
         """Return the demand of a Pod that the scheduler asks about."""
         state, labels, policies = self.state, self.namespace_labels(pod.namespace), self.policies
-        demand, cpu_milli = self._demands.of(pod, labels, policies, state.devices)
+        demand, cpu_milli = self._demands.of(pod, labels, policies, state)
         demand = with_runtime_handler(demand, pod, state.runtime_classes)
         if pod.pod_group:
             demand = with_cliques(demand, self.groups.cliques(pod, demand))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP client for metrics, whose answers are limited in bytes and seconds."""
+"""An HTTP client for metrics and registries, whose answers are limited in bytes and seconds."""
 
 import ssl
 from collections.abc import Mapping
@@ -39,12 +39,32 @@ class ScrapeClient:
         headers: Mapping[str, str] | None = None,
         server_name: str | None = None,
     ) -> bytes:
-        """Read one answer. `server_name` is the name that the certificate must have if the URL has an address.
+        """Read one answer of status 200. `server_name` is the name of the certificate if the URL has an address.
+
+        Raises SourceError.
+        """
+        status, _, body = await self.request("GET", url, limit_bytes, seconds, params, headers, server_name)
+        if status != 200:
+            raise SourceError(f"HTTP {status}: {' '.join(body.decode('utf-8', 'replace').split())}".rstrip(": "))
+        return body
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        limit_bytes: int,
+        seconds: float,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        server_name: str | None = None,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Read the status, the headers and the body of one answer; of another status than 200 the body's start.
 
         Raises SourceError.
         """
         try:
-            async with self._open_session().get(
+            async with self._open_session().request(
+                method,
                 url,
                 params=params,
                 headers={"Accept-Encoding": "identity", **(headers or {})},
@@ -52,18 +72,23 @@ class ScrapeClient:
                 server_hostname=server_name,
                 allow_redirects=False,
             ) as answer:
-                if answer.status != 200:
-                    raise SourceError(f"HTTP {answer.status}: {await _error_text(answer)}".rstrip(": "))
-                return await _read_bounded(answer.content, limit_bytes)
+                succeeded = answer.status == 200
+                body = await (_read_bounded(answer.content, limit_bytes) if succeeded else answer.content.read(200))
+                return answer.status, answer.headers, body
         except TimeoutError as error:
-            raise SourceError("no answer in time") from error
+            raise SourceError("no answer in time", "timeout") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an invalid host name
             raise SourceError((str(error) or type(error).__name__)[:300]) from error
 
+    def connector(self) -> aiohttp.TCPConnector:
+        """Make the connections."""
+        return aiohttp.TCPConnector(ssl=ssl.create_default_context(), limit=0)
+
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(), limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(
+                connector=self.connector(), cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            )
         return self._session
 
     async def close(self) -> None:
@@ -77,13 +102,8 @@ async def _read_bounded(content: aiohttp.StreamReader, limit_bytes: int) -> byte
     async for chunk in content.iter_chunked(CHUNK_BYTES):
         body += chunk
         if len(body) > limit_bytes:
-            raise SourceError(f"an answer of more than {limit_bytes} bytes")
+            raise SourceError(f"an answer of more than {limit_bytes} bytes", "too_large")
     return bytes(body)
-
-
-async def _error_text(answer: aiohttp.ClientResponse) -> str:
-    """Return the start of an error's text, on one line."""
-    return " ".join((await answer.content.read(200)).decode("utf-8", "replace").split())
 
 
 def read_url(text: str, flag: str) -> SplitResult:

@@ -4,9 +4,10 @@
 For drivers the procedure is `decision_procedure` of cuda_driver.yaml: native, then minor-version compatibility, then
 forward compatibility, else no. For GPUs a toolkit supports a range of compute capabilities.
 
-NVIDIA_REQUIRE_* variables are evaluated as NVIDIA's container toolkit does before it starts a container. In a value,
-spaces separate alternatives, and commas separate clauses that must all hold. All variables must hold
-(NVIDIA/nvidia-container-toolkit internal/requirements). In its mode jit-cdi the toolkit does not evaluate them
+NVIDIA_REQUIRE_* variables are evaluated as `nvidia-container-cli configure` does before it starts a container
+(NVIDIA/libnvidia-container src/cli/dsl.c and configure.c). In a value, spaces separate alternatives, and commas
+separate clauses that must all hold. All variables must hold. An invalid clause refuses the container, if evaluation
+comes to it. In its mode jit-cdi the toolkit evaluates nothing
 (docs/decisions/0026-judge-images-as-the-container-toolkit-does.md).
 """
 
@@ -20,22 +21,37 @@ from typing import Any
 
 from app.values.versions import Version, major_minor, parse_version
 
-_CLAUSE = re.compile(r"([a-z]+)(>=|<=|!=|=|<|>)([A-Za-z0-9.]+)")
+_CLAUSE = re.compile(r"([^<>=!]+)(>=|<=|!=|!|=|<|>)([^<>=!].*)")
+_SUBJECTS = ("cuda", "driver", "arch", "brand")
 _COMPARE: Mapping[str, Callable[[Version, Version], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "!=": operator.ne,
+    "!": operator.ne,  # dsl.c compares only as many characters of an operator as there are
     "=": operator.eq,
     "<": operator.lt,
     ">": operator.gt,
 }
 CONSUMER_BRANDS = ("geforce", "titan")
 """Prefixes of the brands of consumer GPUs, as NVML names them (libnvidia-container src/nvc_info.c)."""
+_BRANDS = (
+    ("geforce", frozenset({"geforce", "geforcertx"})),
+    ("titan", frozenset({"titan", "titanrtx"})),
+    ("quadro", frozenset({"quadro", "quadrortx", "nvidiartx", "nvidia", "unknown"})),
+    ("rtx-", frozenset({"quadro", "quadrortx", "nvidiartx", "nvidia", "unknown"})),
+    ("grid", frozenset({"grid", "cloudgaming", "vapps", "vcs", "vpc", "vws", "nvidia", "tesla", "unknown"})),
+    ("", frozenset({"tesla", "nvidia", "unknown"})),
+)
+"""A word in the normal form of a product, and the brands that it may have: the same GPU has others with other drivers,
+and an older libnvidia-container says `unknown` of a brand that it does not know (src/nvc_info.c)."""
+_OTHER_BRANDS = frozenset[str]().union(*(brands for word, brands in _BRANDS if word not in CONSUMER_BRANDS))
+_CONSUMER = _BRANDS[0][1] | _BRANDS[1][1]
 
 
 @dataclass(frozen=True, slots=True)
 class RequireClause:
-    """One comparison; `version` is None for a brand, and for a value that is not a version, which never holds."""
+    """One comparison; `version` is None for a brand, and for a value that is not a version. An invalid
+    one has no subject."""
 
     subject: str
     comparison: str
@@ -51,56 +67,68 @@ RequireExpression = tuple[tuple[tuple[RequireClause, ...], ...], ...]
 class HostFacts:
     """The facts about a node with which clauses are compared; a comparison with an unknown fact, None, holds.
 
-    `datacenter` says that the GPU is not of a consumer brand (GeForce, TITAN).
+    `datacenter` says that the GPU is not of a consumer brand (GeForce, TITAN); `product` is its normal form.
     """
 
     driver: Version | None
     cuda: Version | None
     capability: Version | None
     datacenter: bool | None
+    product: str | None = None
+
+    def brands(self) -> frozenset[str] | None:
+        """Give the brands that NVML may name; None where nothing is known of the GPU."""
+        if self.product is not None:
+            return next(brands for word, brands in _BRANDS if word in self.product)
+        return None if self.datacenter is None else _OTHER_BRANDS if self.datacenter else _CONSUMER
 
 
 def parse_require(values: Iterable[str]) -> RequireExpression:
     """Read the values of all NVIDIA_REQUIRE_* variables of a container, without empty ones.
 
-    A clause that does not parse never holds: the toolkit refuses to start such a container. Their number is not limited
-    here, since a pod with more clauses than MOST_CLAUSES of kube/pod_limits.py is not read at all.
+    Their number is not limited here, since a pod or an image with more clauses than MOST_CLAUSES of kube/pod_limits.py
+    is not read at all.
     """
     return tuple(
-        tuple(tuple(_clause(text) for text in group.split(",")) for group in value.split())
+        tuple(tuple(_clause(text) for text in group.split(",") if text) for group in value.split(" ") if group)
         for value in values
-        if value.strip()
+        if value.strip(" ")
     )
 
 
 def _clause(text: str) -> RequireClause:
     match = _CLAUSE.fullmatch(text)
-    if match is None:
-        return RequireClause("invalid", "=", text[:40], None)
-    subject, comparison, value = match.groups()
-    numeric = re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", value)
-    return RequireClause(subject, comparison, value, parse_version(value) if numeric else None)
+    subject, comparison, value = match.groups() if match else ("", "=", text[:40])
+    subject, value = subject.lower(), value.lower()
+    if subject == "brand":
+        return RequireClause(subject if comparison in ("=", "!=", "!") else "", comparison, value, None)
+    numeric = re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", value, re.ASCII)
+    known = subject in _SUBJECTS and numeric
+    return RequireClause(subject if known else "", comparison, value, parse_version(value) if known else None)
 
 
 def requirement_holds(expression: RequireExpression, host: HostFacts) -> bool:
     """Tell whether a container with these variables would start on a host."""
-    return all(any(all(_holds(clause, host) for clause in group) for group in variable) for variable in expression)
+    return all(_variable_holds(variable, host) for variable in expression)
+
+
+def _variable_holds(variable: tuple[tuple[RequireClause, ...], ...], host: HostFacts) -> bool:
+    """Try the alternatives in turn; an invalid clause that is reached ends the evaluation."""
+    for group in variable:
+        first_false = next((clause for clause in group if not clause.subject or not _holds(clause, host)), None)
+        if first_false is None or not first_false.subject:
+            return first_false is None
+    return False
 
 
 def _holds(clause: RequireClause, host: HostFacts) -> bool:
-    if clause.subject == "invalid":
-        return False
-    if clause.subject == "brand":
-        if host.datacenter is None:
-            return True
-        consumer = clause.value.lower().startswith(CONSUMER_BRANDS)
-        return (consumer is not host.datacenter) is (clause.comparison != "!=")
-    facts = {"cuda": host.cuda, "driver": host.driver, "arch": host.capability}
-    if clause.subject not in facts:
-        return True  # the toolkit skips properties that it does not know
-    fact = facts[clause.subject]
     if clause.version is None:
-        return False
+        brands = host.brands()
+        if clause.comparison == "=":
+            return brands is None or clause.value in brands
+        return brands is None or brands != frozenset({clause.value})
+    facts = {"cuda": host.cuda, "driver": host.driver, "arch": host.capability}
+    fact = facts[clause.subject]
     return fact is None or _COMPARE[clause.comparison](fact, clause.version)
 
 
@@ -120,6 +148,13 @@ def lowest_cuda(expression: RequireExpression) -> Version | None:
         if bounds:
             lows.append(min(bounds))
     return max(lows, default=None)
+
+
+def named_branches(expression: RequireExpression) -> tuple[tuple[int, Version], ...]:
+    """List the driver branches that a requirement names, each with a driver, for its cuda-compat package."""
+    clauses = (clause for variable in expression for group in variable for clause in group)
+    least = (one.version for one in clauses if (one.subject, one.comparison) == ("driver", ">="))
+    return tuple(sorted({version[0]: version for version in least if version}.items()))
 
 
 class AcceptedCompatibility(IntEnum):
@@ -282,6 +317,11 @@ class CUDANeed:
         """Tell whether the need is inferred from an image tag, and not stated by annotation, environment or policy."""
         return not self.minimum
 
+    @property
+    def trusts_requirement(self) -> bool:
+        """Tell whether the requirement alone says on which drivers the container runs, as no toolkit is known."""
+        return self.minimum and bool(self.requirement)
+
     def floor(self, accept: AcceptedCompatibility) -> Version:
         """Give the least driver that may suffice under `accept`; images that list drivers refuse some above it."""
         if accept is AcceptedCompatibility.Native or self.minor_version is None:
@@ -312,8 +352,8 @@ class Compatibility(IntEnum):
 def judge_driver(need: CUDANeed, host: HostFacts) -> Compatibility:
     """Work out the compatibility of a host whose driver is known.
 
-    The requirement in the container's environment comes first: if the host does not fulfil it, the container cannot
-    start; if the host does, the driver counts at least as forward-compatible, since the author of the image allows it.
+    The requirement comes first: if the host does not fulfil it, the container cannot start. If the host does, and the
+    toolkit in the image is not known, the driver counts at least as forward-compatible, since the author allows it.
     """
     if host.driver is None:
         raise ValueError("judge_driver: wants a known driver")
@@ -321,7 +361,8 @@ def judge_driver(need: CUDANeed, host: HostFacts) -> Compatibility:
         return _judge_by_version(need, host, host.driver)
     if not requirement_holds(need.requirement, host):
         return Compatibility.RequirementUnmet
-    return max(_judge_by_version(need, host, host.driver), Compatibility.Forward)
+    judged = _judge_by_version(need, host, host.driver)
+    return max(judged, Compatibility.Forward) if need.trusts_requirement else judged
 
 
 def _judge_by_version(need: CUDANeed, host: HostFacts, driver: Version) -> Compatibility:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from app.knowledge.image_configs import ImageFacts
 from app.kube.pod_limits import (
     ANNOTATIONS_BYTES,
     LABELS_CHARACTERS,
@@ -82,7 +83,7 @@ def without_token_volumes(items: Iterable[Mapping[str, Any]]) -> list[Mapping[st
 
 
 ZERO = Fraction(0)
-VARIABLES = ("NVIDIA_", "VLLM_ENABLE_CUDA_COMPATIBILITY", "LD_LIBRARY_PATH")
+VARIABLES = ("NVIDIA_", "CUDA_VERSION", "VLLM_ENABLE_CUDA_COMPATIBILITY", "LD_LIBRARY_PATH")
 """The starts of the names of variables that are read: the container toolkit's, those of `compat_opt_in` in
 knowledge/image_cuda.yaml, and the path by which a pod may load another library. A PyTorchJob gives each pod another
 RANK, on which nothing depends."""
@@ -112,7 +113,8 @@ class Container:
 
     `list_name` and `index` are its position in the spec. `env` holds the VARIABLES as (name, value), value
     None if it is taken from elsewhere (`valueFrom`). `requests` and `limits` hold every resource. `claims` are pairs of
-    an entry of the pod's resourceClaims and a request in it, the request empty for the whole claim.
+    an entry of the pod's resourceClaims and a request in it, the request empty for the whole claim. `facts` is what the
+    image carries, None where that is not known.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Container:
     requests: Mapping[str, Fraction]
     limits: Mapping[str, Fraction]
     claims: tuple[tuple[str, str], ...] = ()
+    facts: ImageFacts | None = None
 
     @property
     def passing(self) -> bool:
@@ -284,8 +287,8 @@ def _check_annotations(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return annotations
 
 
-def _check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
-    """Check the number and the size of a pod's NVIDIA_* variables, given as (name, value) of all containers.
+def check_variables(variables: Sequence[tuple[str, str | None]]) -> None:
+    """Check the number and the size of the NVIDIA_* variables of a pod or an image, given as (name, value).
 
     Raises OversizedPod.
     """
@@ -326,7 +329,7 @@ def _containers(
                 raise OversizedPod(f"spec.{list_name}: got more, wants at most {most}")
             variables += container.env
             yield container
-    _check_variables(variables)
+    check_variables(variables)
 
 
 def _container(item: ContainerObject, list_name: str, index: int) -> Container:

@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA need of each container, and the evidence for it.
 
-The first of these counts: the container's environment, the image table of a policy, and its image tag. Otherwise its
-need is unknown. If the pod has an annotation for CUDA, that replaces the evidence of its containers.
+The first of these counts:
+
+| evidence | with | counts |
+|---|---|---|
+| the pod's annotation gpu-usher.io/cuda | a minimum, for all containers | always |
+| the container's environment | NVIDIA_REQUIRE_*, with those of the image's config that it does not replace | always |
+| the image table of a policy | a minimum | always |
+| the image's config (app/images) | NVIDIA_REQUIRE_* and CUDA_VERSION | if cuda.fromImage |
+| the image's name and tag | the CUDA version of a row of image_cuda.yaml, or in the tag | if cuda.fromImage |
+
+Otherwise the need is unknown. NVIDIA_DISABLE_REQUIRE, of the container or else of the image's config, turns what the
+images say into a preference.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, parse_require
+from app.knowledge.cuda_compatibility import CUDANeed, RequireExpression, Toolkit, lowest_cuda, named_branches
 from app.knowledge.image_code import ImageBuild
+from app.knowledge.image_configs import (
+    COMPAT_PACKAGE,
+    CUDA_VERSION,
+    DISABLE,
+    TRUE,
+    cuda_version,
+    is_requirement,
+    requirement_of,
+)
 from app.knowledge.images import Branches, ImageCUDA, ImagePlatform
 from app.knowledge.tables import Knowledge
 from app.kube.pods import Container
 from app.values.versions import Version, major_minor, show_version
-
-_TRUE = {"1", "t", "T", "TRUE", "true", "True"}
-"""The values that Go's strconv.ParseBool reads as true (nvidia-container-toolkit internal/config/image)."""
-_REQUIRE = "NVIDIA_REQUIRE_"
-_JETPACK = "NVIDIA_REQUIRE_JETPACK"
-"""Variables with this prefix are no CUDA requirements (NVIDIA/nvidia-container-toolkit internal/config/image)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +86,58 @@ def container_needs(
 ) -> Iterator[tuple[CUDANeed, bool]]:
     """List the need of each container for which there is evidence, and whether it is required or only preferred."""
     for container in containers:
-        lifted = container.variable("NVIDIA_DISABLE_REQUIRE") in _TRUE
-        expression = () if lifted else _environment(container)
+        environment = dict(container.facts.variables if container.facts else ()) | dict(container.env)
+        if container.facts is None:
+            environment.pop(CUDA_VERSION, None)  # without the image it is not known whether a requirement replaces it
+        lifted = environment.get(DISABLE) in TRUE
+        expression = () if lifted else requirement_of(environment)
         row = next((row for row in rows if row.pattern.fullmatch(container.image)), None)
-        if expression:
-            yield _environment_need(container, expression, knowledge), True
+        inferred = knowledge.images.infer(container.image) if from_image else None
+        if expression and any(value and is_requirement(name) for name, value in container.env):
+            yield _environment_need(container, expression, knowledge, "environment"), True
         elif row is not None:
             evidence = f"container {container.name}: image table of policy {row.policy}"
             yield minimum_need(row.cuda, evidence, knowledge, row.compat), True
-        elif from_image and (inferred := knowledge.images.infer(container.image)) is not None:
+        elif from_image and container.facts and (cuda := cuda_version(environment)):
+            carried = _carried(cuda, inferred, expression if COMPAT_PACKAGE in environment else None)
+            need = _image_need(carried, container, knowledge, lifted, "image's config,")
+            yield replace(need, requirement=expression), not lifted
+        elif from_image and expression:
+            yield _environment_need(container, expression, knowledge, "image's config,"), True
+        elif inferred is not None:
             yield _image_need(inferred, container, knowledge, lifted), inferred.required and not lifted
+
+
+def _carried(cuda: Version, inferred: ImageCUDA | None, compat_for: RequireExpression | None) -> ImageCUDA:
+    """Describe an image by its config, with what the tables know besides of an image of the same CUDA X.Y.
+
+    `compat_for` is its requirement if it carries a cuda-compat package, for the branches that this names.
+    """
+    same = inferred is not None and major_minor(inferred.cuda) == major_minor(cuda)
+    known = inferred if inferred is not None and same else ImageCUDA(cuda, True, "")
+    known = replace(known, cuda=cuda, evidence=f"CUDA {show_version(cuda)}", requires=None)
+    if compat_for is None:
+        return known
+    return replace(known, carries_compat=True, forward=known.forward or named_branches(compat_for))
 
 
 def image_platforms(containers: tuple[Container, ...], knowledge: Knowledge) -> Iterator[ImagePlatform]:
     """List the platforms that the images of containers are built for, each once, the certain ones before the others."""
-    platforms = {image: _platform(image, knowledge) for image in {container.image for container in containers}}
     shown = [
         replace(platform, evidence=f"container {container.name}: {platform.evidence}")
-        for container in containers
-        if (platform := platforms[container.image])
+        for container in {container.image: container for container in reversed(containers)}.values()
+        for platform in _platforms_of(container, knowledge)
     ]
     yield from dict.fromkeys(sorted(shown, key=lambda platform: not platform.required))
+
+
+def _platforms_of(container: Container, knowledge: Knowledge) -> Iterator[ImagePlatform]:
+    """Give the platform of an image: as its index says, and otherwise, or for one kind of board, as its name does."""
+    named, facts = _platform(container.image, knowledge), container.facts
+    if facts is not None and len(facts.architectures) == 1:
+        yield ImagePlatform(facts.architectures[0], None, True, "image's config")
+    if named is not None and (facts is None or (named.products is not None and named.required)):
+        yield named
 
 
 def _platform(image: str, knowledge: Knowledge) -> ImagePlatform | None:
@@ -109,21 +153,20 @@ def image_builds(containers: Iterable[Container], knowledge: Knowledge) -> Itera
     yield from dict.fromkeys(named)
 
 
-def _environment(container: Container) -> RequireExpression:
-    names = {name for name, _ in container.env if name.startswith(_REQUIRE) and not name.startswith(_JETPACK)}
-    return parse_require(container.variable(name) or "" for name in sorted(names))
-
-
-def _environment_need(container: Container, expression: RequireExpression, knowledge: Knowledge) -> CUDANeed:
+def _environment_need(
+    container: Container, expression: RequireExpression, knowledge: Knowledge, source: str
+) -> CUDANeed:
     """Compile the requirement in the environment; without a `cuda` clause any driver is native for it."""
     cuda = lowest_cuda(expression)
-    evidence = f"container {container.name}: environment NVIDIA_REQUIRE_*"
+    evidence = f"container {container.name}: {source} NVIDIA_REQUIRE_*"
     if cuda is not None:
         return replace(minimum_need(cuda, evidence, knowledge), requirement=expression)
     return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), None, expression, evidence)
 
 
-def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool) -> CUDANeed:
+def _image_need(
+    inferred: ImageCUDA, container: Container, knowledge: Knowledge, lifted: bool, source: str = "image"
+) -> CUDANeed:
     toolkit = knowledge.cuda.toolkit(inferred.cuda)
     package = _branches_from_first_driver(toolkit.forward_branches) if inferred.carries_compat else ()
     forward = _beyond_minor_version(toolkit, (*package, *inferred.forward))
@@ -132,7 +175,7 @@ def _image_need(inferred: ImageCUDA, container: Container, knowledge: Knowledge,
     depends = variable if forward and not loads else ""
     forced = inferred.loads_compat and loads and container.variable("LD_LIBRARY_PATH") is None
     evidence = (
-        f"container {container.name}: image {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
+        f"container {container.name}: {source} {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
         + "; on GeForce, the compat library that it always loads fails with an older driver (CUDA error 804)" * forced
     )
     return CUDANeed(

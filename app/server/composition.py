@@ -22,6 +22,8 @@ from app.demo.usage import DemoUsage
 from app.events.policy_reports import PolicyReporter
 from app.events.waking import Waker
 from app.events.writer import EventWriter
+from app.images.reader import ImageReader
+from app.images.registry import Registries, read_access
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import now, today
@@ -48,6 +50,9 @@ def build(settings: Settings) -> Service:
     source = find_source(settings, knowledge.dcgm)
     if source is not None:
         service.gpu_health = HealthPoller(source, service.state, knowledge, service.metrics)
+    if settings.image_registries is not None:
+        registries = Registries(read_access(settings.image_registries))
+        service.images = ImageReader(registries, service.state.images, service.metrics)
     service.usage = UsagePoller(usage_source(service), lambda: service.policies, service.state, service.metrics.use)
     if settings.live:
         server = service.server = ApiServer(find_cluster(settings.kubeconfig, settings.context))

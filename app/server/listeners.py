@@ -113,6 +113,7 @@ class Listeners:
             optional = (service.cluster, service.gpu_health, self._pages, service.front_proxy, service.slipped)
             coroutines += [part.run() for part in optional if part is not None]
             coroutines += [run_for_ever(service.usage.run), *self._event_tasks()]
+            coroutines += [run_for_ever(service.images.run)] if service.images is not None else []
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
             for server in servers:
@@ -193,6 +194,8 @@ class Listeners:
                 self._service.cluster.measure()
             if self._service.gpu_health is not None:
                 self._service.gpu_health.measure()
+            if self._service.images is not None:
+                self._service.images.measure()
             self._service.usage.measure()
             if self._service.book.apply_new_day():
                 event("policies changed with the date", hash=self._service.policies.hash[:12])

@@ -8,6 +8,7 @@ from app.api.tracing import Tracing
 from app.cluster.core import Core
 from app.cluster.policy_watch import PolicyBook
 from app.events.writer import EventWriter
+from app.images.reader import ImageReader
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.tls.front_proxy import FrontProxyTrust
@@ -19,7 +20,8 @@ class Service(Core):
     """The core with the certificates that the listeners show, and tasks that write to the API server.
 
     The tasks are absent unless asked for: `events` writes Events, `event_tasks` runs it and what wakes refused pods and
-    reports on policies, `front_proxy` follows the certificates that may pass on requests for explanations.
+    reports on policies, `front_proxy` follows the certificates that may pass on requests for explanations, `images`
+    reads what images carry.
     """
 
     def __init__(self, settings: Settings, certificates: Certificates, state: State, book: PolicyBook) -> None:
@@ -29,6 +31,11 @@ class Service(Core):
         self.event_tasks: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
         self.front_proxy: FrontProxyTrust | None = None
         self.tracing: Tracing | None = None
+        self.images: ImageReader | None = None
+
+    def status(self) -> dict[str, Any]:
+        """Return the body of /statusz."""
+        return {**super().status(), "images": self.images.status() if self.images else None}
 
     def health(self) -> dict[str, Any]:
         """Return the body of /readyz: that of the core, which is not ready with an expired certificate."""

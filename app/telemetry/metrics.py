@@ -119,6 +119,7 @@ class Metrics:
         self._add_process(role)
         self._add_cache()
         self._add_gpu_health()
+        self._add_images()
         self.use = UseMetrics(self.registry)
         self._add_certificates()
         self._add_policies()
@@ -249,6 +250,16 @@ class Metrics:
             "gpu_usher_health_nodes",
             "Nodes with unhealthy or degraded GPUs, or a condition that reports a fault of them, or that are not Ready",
             "state",
+        )
+
+    def _add_images(self) -> None:
+        """Make the metrics of images that are read from registries; without a reader they stay at 0."""
+        self.image_readings = self._counter(
+            "gpu_usher_image_readings_total", "Images read from registries, by what became of it", "outcome"
+        )
+        self.registry_silence = self._gauge(
+            "gpu_usher_registry_silence_seconds",
+            "Time since which a registry of images does not answer; of several the longest, 0: all answer",
         )
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:

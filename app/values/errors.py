@@ -17,7 +17,7 @@ UsherError
 │       ├── TooManyJobs         too many long requests wait: 429 (cluster/time_slices.py)
 │       └── JobTimeout          a long request did not end in time: 503 (cluster/time_slices.py)
 ├── ApiError            the API server refused a request or did not answer; it carries the HTTP status
-├── SourceError         a source of metrics did not answer, or its answer cannot be read
+├── SourceError         metrics or a registry did not answer, or not as asked; it carries the outcome
 ├── Unreadable          an answer of the API server is no list or watch event (cluster/listing.py)
 ├── PatchError          an operation of our JSON Patch does not apply, which is a bug of ours (admission/json_patch.py)
 ├── KnowledgeError      a fact table does not fit its loader, by our mistake or by the operator's override
@@ -89,7 +89,15 @@ class ApiError(UsherError):
 
 
 class SourceError(UsherError):
-    """A source of metrics did not answer, or answered with something other than metrics."""
+    """A source of metrics or a registry of images did not answer, or with something other than what was asked of it.
+
+    `outcome` is a word of a closed set, a label of metrics: unreachable, timeout, too_large, http_error, not_allowed,
+    address, unauthorized, not_found, redirect, digest or malformed.
+    """
+
+    def __init__(self, message: str, outcome: str = "unreachable") -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class KnowledgeError(UsherError):

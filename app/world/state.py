@@ -25,6 +25,7 @@ from app.nodes.reading import read_node, with_devices, with_other_devices
 from app.world.device_state import DeviceState
 from app.world.fleet_facts import FleetFacts
 from app.world.gpu_allocations import PROMISE_SECONDS, FreeResourcesOfNodes, GPUAllocations, NodesServedTwice
+from app.world.image_index import ImageIndex
 from app.world.node_groups import FreeGPUs, NodeGroups
 from app.world.pod_index import (
     NO_POD,
@@ -100,6 +101,7 @@ class State:
         self.pod_counts = PodCounts[PodShape]()
         self.pod_groups: dict[str, PodGroup] = {}
         self.admission_objects = AdmissionObjects()
+        self.images = ImageIndex()
         self.free_gpus = FreeGPUs()
         self._refusals: dict[str, str] = {}
         self._fleet: FleetFacts | None = None

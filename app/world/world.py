@@ -21,7 +21,7 @@ from app.kube.claimed_devices import NO_CLAIMED_DEVICES, ClaimedDevices
 from app.kube.existing_pods import ExistingPods
 from app.kube.gangs import PodGroup
 from app.kube.node_selectors import NodeSelectorTerm
-from app.kube.pods import PREFIX, Pod
+from app.kube.pods import PREFIX, Pod, gpu_amounts
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.demand import ExpectedDemand
@@ -50,14 +50,17 @@ class TemplateCache(Generic[T]):
         pod: Pod,
         labels: Mapping[str, str],
         policies: PolicySet,
-        devices: DeviceState,
+        state: State,
     ) -> T:
-        """Return the result for a Pod in a namespace with these labels, and with what it claims of the devices."""
-        claimed, knowledge = _claimed(pod, devices), devices.knowledge
-        key = (policies.hash, tuple(sorted(labels.items())), claimed, _template(pod))
+        """Return the result for a Pod in a namespace with these labels, by what it claims and what its images carry."""
+        claimed, knowledge, digests = _claimed(pod, state.devices), state.knowledge, state.images.digests(pod)
+        key = (policies.hash, tuple(sorted(labels.items())), claimed, digests, _template(pod))
         remembered = self._by_template.get(key)
         if remembered is not None:
             return remembered
+        if state.images.reading and (claimed is not NO_CLAIMED_DEVICES or gpu_amounts(pod, knowledge.families.of)):
+            state.images.want(pod)
+        pod = state.images.with_facts(pod) if digests else pod
         made = self._make(pod, labels, policies, knowledge, claimed)
         if len(str(key)) <= LARGEST_KEPT:
             if len(self._by_template) >= RULINGS_KEPT:
@@ -150,7 +153,7 @@ class World:
     def ruling(self, pod: Pod) -> Ruling:
         """Return what the policies say of a pod in its namespace; pods of one template share a cached ruling."""
         labels = self.state.namespaces.labels(pod.namespace)
-        return self.rulings.of(pod, labels, self.policies, self.state.devices)
+        return self.rulings.of(pod, labels, self.policies, self.state)
 
     def copied(self) -> "World":
         """Copy what the state changes in place. The copy is shallow, because what is in it is replaced."""

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from app.cli.certs import CertificateCheck
+from app.cli.image import ImageReport
 from app.cli.mutate import MutatedFile
 from app.cli.policies import LintResult, PolicyTestResult
 from app.cli.policy_changes import ReplayResult
@@ -43,6 +44,7 @@ ANSWERS: Mapping[str, tuple[Any, str]] = {
     "doctor": (tuple[Finding, ...], "gpu-usher doctor -o json"),
     "inventory": (Inventory, "gpu-usher inventory -o json"),
     "mutate": (MutatedFile, "gpu-usher mutate -o json"),
+    "image": (ImageReport, "gpu-usher image -o json"),
     "policy-diff": (Differences, "gpu-usher policy diff -o json"),
     "policy-replay": (ReplayResult, "gpu-usher policy replay -o json"),
     "policy-lint": (LintResult, "gpu-usher policy lint -o json"),

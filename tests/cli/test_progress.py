@@ -95,7 +95,7 @@ def test_every_verb_that_reads_a_fleet_is_in_the_table() -> None:
     }
 
     others = {"serve", "policy-replay", "scheduler-config", "plan-node-template", "plan-claim-templates"}
-    others |= {"usage", "plan-right-size"}  # they need a Prometheus too
+    others |= {"usage", "plan-right-size", "image"}  # they need a Prometheus or a registry too
     assert reading - set(LINES) == others
 
 

@@ -16,7 +16,6 @@ from app.policy.demand import Demand, DemandClass, ExpectedDemand
 from app.policy.match import Ruling
 from app.policy.schema_placement import ScorerName
 from app.world import verdict_cache
-from app.world.device_state import DeviceState
 from app.world.state import State
 from app.world.verdict_cache import DEMANDS_KEPT, VerdictCache, VerdictTable
 from app.world.world import LARGEST_KEPT, RulingCache
@@ -236,7 +235,7 @@ def counted(name: str, function: Callable[..., Any], calls: dict[str, int]) -> C
 
 
 def ruled(rulings: RulingCache, document: dict[str, Any]) -> Ruling:
-    return rulings.of(read_pod(document), {}, shipped(), DeviceState(knowledge()))
+    return rulings.of(read_pod(document), {}, shipped(), State(knowledge()))
 
 
 def test_pods_of_one_template_share_a_ruling() -> None:

@@ -160,5 +160,25 @@ def test_switch_adds_the_api_for_tenants_as_the_component_does(mode: str, tmp_pa
     assert api["spec"]["service"]["port"] in {port["port"] for port in service["spec"]["ports"]}
 
 
+def test_switch_adds_the_registries_as_the_component_does(tmp_path: Path) -> None:
+    overlay = {
+        "resources": [f"{_relative(tmp_path)}/base"],
+        "components": [
+            f"{_relative(tmp_path)}/components/{name}"
+            for name in ("crd", "dra", "second-scheduler", "image-facts", "self-signed")
+        ],
+    }
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay), "utf-8")
+    expected = by_key(kustomized(tmp_path))
+
+    rendered = by_key(helmed("--set", "imageFacts.enabled=true,secondScheduler.enabled=true", *CREATED))
+
+    assert expected.keys() == rendered.keys()
+    for key, document in expected.items():
+        assert comparable(document) == comparable(without_helms_own(rendered[key])), key
+    mounted = [key for key, document in rendered.items() if "gpu-usher-registries" in str(document.get("spec"))]
+    assert {name for _, _, name in mounted} == {"gpu-usher", "gpu-usher-scheduler"}
+
+
 def _relative(folder: Path) -> str:
     return os.path.relpath(DEPLOY.resolve(), folder.resolve())

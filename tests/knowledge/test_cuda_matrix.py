@@ -275,7 +275,7 @@ def test_highest_need_of_several_containers_decides() -> None:
         ("driver>=530", "525.60.13", False),
         ("nonsense", "580.95.05", False),
         ("arch>=9.0", "580.95.05", True),
-        ("planet=earth", "525.60.13", True),
+        ("planet=earth", "525.60.13", False),
         ("", "418.39", True),
     ],
 )

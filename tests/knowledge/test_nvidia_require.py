@@ -46,11 +46,14 @@ def test_cuda_base_image_whose_list_refuses_nothing_or_is_not_known_has_none(tag
     assert inferred.requires is None
 
 
-def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "yes") -> HostFacts:
+def host(
+    driver: str, cuda: str = "", capability: str = "", datacenter: str = "yes", product: str | None = None
+) -> HostFacts:
     """Make the facts of a node; without a label, its CUDA is the one that the driver's branch reports."""
     version = parse_version(driver)
     reported = parse_version(cuda) if cuda else knowledge().cuda.highest_cuda(version)
-    return HostFacts(version, reported, parse_version(capability) if capability else None, datacenter == "yes")
+    least = parse_version(capability) if capability else None
+    return HostFacts(version, reported, least, datacenter == "yes", product)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,28 @@ def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "y
         pytest.param("cuda=12.2", "535.54.03", {}, True, id="equal"),
         pytest.param("cuda<12.3,cuda>12.1", "535.54.03", {}, True, id="between"),
         pytest.param("cuda<=12.1", "535.54.03", {}, False, id="at most"),
-        pytest.param("moon>=1", "535.54.03", {}, True, id="unknown property is skipped"),
+        pytest.param("moon>=1", "535.54.03", {}, False, id="unknown property is invalid"),
+        pytest.param("cuda>=12.0 moon>=1", "535.54.03", {}, True, id="invalid behind one that holds"),
+        pytest.param("moon>=1 cuda>=12.0", "535.54.03", {}, False, id="invalid before one that holds"),
+        pytest.param("cuda>=99,moon>=1 cuda>=12.0", "535.54.03", {}, True, id="invalid behind one that does not"),
+        pytest.param("CUDA>=12.0", "535.54.03", {}, True, id="any case"),
+        pytest.param(",cuda>=12.0,,", "535.54.03", {}, True, id="empty clauses"),
+        pytest.param("cuda!12.2", "535.54.03", {}, False, id="half an operator"),
+        pytest.param("cuda==12.2", "535.54.03", {}, False, id="no operator"),
+        pytest.param("cuda>=12.2\t", "535.54.03", {}, False, id="only spaces separate"),
+        pytest.param("brand>tesla", "535.54.03", {}, False, id="brands have no order"),
+        pytest.param("brand=Tesla", "535.54.03", {"product": "tesla-t4"}, True, id="brand in any case"),
+        pytest.param("brand=tesla", "535.54.03", {"product": "rtx-a6000"}, False, id="workstation GPU is no Tesla"),
+        pytest.param("brand=quadrortx", "535.54.03", {"product": "rtx-a6000"}, True, id="its brand by its driver"),
+        pytest.param("brand=nvidia", "535.54.03", {"product": "h100-80gb-hbm3"}, True, id="brand of a new GPU"),
+        pytest.param("brand=grid", "535.54.03", {"product": "h100-80gb-hbm3"}, False, id="no vGPU"),
+        pytest.param(
+            "brand=titan",
+            "535.54.03",
+            {"product": "geforce-rtx-4090", "datacenter": "no"},
+            False,
+            id="another consumer brand",
+        ),
         pytest.param("cuda=>12", "535.54.03", {}, False, id="no comparison"),
         pytest.param("cuda>=new", "535.54.03", {}, False, id="no version"),
     ],
@@ -78,8 +102,7 @@ def host(driver: str, cuda: str = "", capability: str = "", datacenter: str = "y
 def test_requirement_is_judged_as_the_container_toolkit_does(
     require: str, driver: str, more: dict[str, str], expected: bool
 ) -> None:
-    """The sources are docs/reference/compatibility.md#cuda and NVIDIA/nvidia-container-toolkit
-    internal/requirements."""
+    """The sources are docs/reference/compatibility.md#cuda and NVIDIA/libnvidia-container src/cli/dsl.c."""
     assert expected is requirement_holds(parse_require([require]), host(driver, **more))
 
 

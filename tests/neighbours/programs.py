@@ -49,6 +49,7 @@ JOBS = (
 """The modules that define kinds of jobs, and where: Kueue's own module names their versions."""
 
 RECIPES: Mapping[str, Recipe] = {
+    "registry": Recipe("github.com/distribution/distribution/v3/cmd/registry"),
     "cluster-autoscaler": Recipe(),
     "karpenter": Recipe(),
     "cert-manager": Recipe(upstream="github.com/cert-manager/cert-manager", kept=("deploy/crds",)),

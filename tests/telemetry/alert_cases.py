@@ -157,6 +157,11 @@ CASES: dict[str, Case] = {
         {"gpu_usher_health_age_seconds": "NaN NaN+0x20"},
         "10m",
     ),
+    "GpuUsherRegistrySilent": (
+        {"gpu_usher_registry_silence_seconds": "0+60x40"},
+        {"gpu_usher_registry_silence_seconds": "0+60x14 0x26"},
+        "30m",
+    ),
     "GpuUsherIdleWhilePodsWait": (
         {
             'gpu_usher_gpus_idle{namespace="a", unit="gpu", pod="1"}': "3x120",

@@ -130,6 +130,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Health of GPUs: age, polls",
                 (gauge("gpu_usher_health_age_seconds", "age in s"), rate("gpu_usher_health_polls_total", "result")),
             ),
+            Panel(
+                "Images: registry silence, readings",
+                (
+                    gauge("gpu_usher_registry_silence_seconds", "silence in s"),
+                    rate("gpu_usher_image_readings_total", "outcome"),
+                ),
+            ),
         ),
     ),
     (

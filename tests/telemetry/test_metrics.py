@@ -20,7 +20,10 @@ KINDS = {"nodes", "pods", "namespaces", "runtimeclasses", "configmaps", "gpupoli
 KINDS |= {"resourcequotas", "limitranges", "priorityclasses", "serviceaccounts"}
 CLOSED: dict[str, set[str]] = {
     "verb": VERBS,
-    "outcome": OUTCOMES | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
+    "outcome": OUTCOMES
+    | {"read", "unchanged", "not_allowed", "unreachable", "timeout", "unauthorized", "not_found", "http_error"}
+    | {"address", "redirect", "too_large", "digest", "malformed"}
+    | {f"http_{status}" for status in (400, 408, 411, 413, 415, 429, 500, 503)},
     "reason": {code.name for code in Code} | {"closed", "gone", "refused", "unauthorized", "http", "connection"},
     "policy": {policy.name for policy in shipped().policies} | {"default"},
     "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"}

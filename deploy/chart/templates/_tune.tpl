@@ -11,7 +11,7 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- if $object.Error }}{{ fail $object.Error }}{{ end }}
 {{- if $object.kind }}
 {{- if eq $object.kind "Deployment" }}{{ include "gpu-usher.deployment" (list $root $object) }}{{ end }}
-{{- if eq $object.kind "NetworkPolicy" }}{{ include "gpu-usher.networkPolicy" (list $root $object) }}{{ end }}
+{{- if and (eq $object.kind "NetworkPolicy") $object.spec.ingress }}{{ include "gpu-usher.networkPolicy" (list $root $object) }}{{ end }}
 {{- if hasSuffix "WebhookConfiguration" $object.kind }}{{ include "gpu-usher.webhooks" (list $root $object) }}{{ end }}
 {{- if eq $object.kind "APIService" }}{{ include "gpu-usher.apiService" (list $root $object) }}{{ end }}
 {{- if and (eq $object.kind "Service") $root.Values.explainApi.enabled }}
@@ -40,6 +40,14 @@ The objects come from the same files that kustomize reads; these definitions lay
 {{- $_ := set . "env" (prepend .env (dict "name" "GPU_USHER_EXPLAIN_ADDRESS" "value" "[::]:8445")) -}}
 {{- $_ := set . "ports" (prepend .ports (dict "name" "explain" "containerPort" 8445 "protocol" "TCP")) -}}
 {{- end -}}
+{{- end -}}
+{{- if and (has $object.metadata.name (list "gpu-usher" "gpu-usher-scheduler")) ($values.imageFacts).enabled -}}
+{{- $sources := list (dict "configMap" (dict "name" "gpu-usher-registries")) (dict "secret" (dict "name" "gpu-usher-registries" "optional" true)) -}}
+{{- $_ := set $pod "volumes" (prepend $pod.volumes (dict "name" "registries" "projected" (dict "sources" $sources))) -}}
+{{- range concat (default list $pod.initContainers) $pod.containers -}}{{- if ne .name "kube-scheduler" -}}
+{{- $_ := set . "env" (prepend .env (dict "name" "GPU_USHER_IMAGE_REGISTRIES" "value" "/etc/gpu-usher/registries/registries.yaml")) -}}
+{{- $_ := set . "volumeMounts" (prepend .volumeMounts (dict "name" "registries" "mountPath" "/etc/gpu-usher/registries" "readOnly" true)) -}}
+{{- end -}}{{- end -}}
 {{- end -}}
 {{- if eq $object.metadata.name "gpu-usher-scheduler" }}{{ $_ := set $object.spec "replicas" $values.secondScheduler.replicas }}{{ end -}}
 {{- $_ := set $pod "priorityClassName" $values.priorityClassName -}}
