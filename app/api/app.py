@@ -3,7 +3,7 @@
 
 Handlers take and return raw bytes, because pydantic models on this path would cost more than the decision
 (docs/reference/measurements.md#serving). For the same reason a POST to a verb goes to its handler before FastAPI's
-middlewares and routing, unless FastAPI makes spans of it (docs/benchmarks.md#http).
+middlewares and routing, unless FastAPI makes spans of it (decision 33).
 """
 
 import asyncio

@@ -4,7 +4,7 @@
 Both cost more than a small decision. FastAPI's layers are not needed here: a handler answers its own errors, and reads
 no path parameters; with tracing the routes are served by FastAPI like any others, because FastAPI makes the spans. A
 Response object of Starlette makes its headers, and uvicorn reads, checks and joins them again and writes them apart
-from the body, which is a second TLS record (docs/benchmarks.md#http).
+from the body, which is a second TLS record (decision 33).
 """
 
 from collections.abc import Callable

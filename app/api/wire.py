@@ -6,7 +6,7 @@ names, and like Go we read them without regard to case. AdmissionReview is k8s.i
 
 kube-scheduler asks about one pod after another of a Job or a Deployment. Apart from their names they are the same
 bytes, so that `PodTemplates` reads those of one template once: their containers, amounts and preferences take longer
-to read and check than the choice of a node (docs/benchmarks.md#http).
+to read and check than the choice of a node (decision 33).
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,8 @@
 """The watched kinds: the path of each, the fields that are decoded, and where they are put."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from sys import intern
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -166,6 +167,8 @@ def _nodes(state: State) -> WatchedKind[Node]:
         if before is not None and before[0] == read_from:
             return before[1]
         node = node_of(found, state.knowledge)
+        shared = {key: intern(value) for key, value in node.labels.items()}  # most nodes have most values in common
+        node = replace(node, labels=shared)
         last_read[metadata.name] = (read_from, node)
         return node
 

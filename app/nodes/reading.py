@@ -9,7 +9,6 @@ known about them.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from sys import intern
 from typing import Any, TypeVar
 
 from app.knowledge.mig_profiles import profile_of
@@ -78,7 +77,7 @@ def node_of(node: NodeObject, knowledge: Knowledge, used: Mapping[str, int] | No
         name=metadata.name,
         node_class=node_class,
         free=FreeResources(units, memory=dict(node_class.budgets)),
-        labels={key: intern(value) for key, value in labels.items()},  # most nodes have most values in common
+        labels=labels,
         taints=tuple((taint.key, taint.value or "", taint.effect or "") for taint in node.spec.taints or ()),
         allocatable=allocatable,
         unschedulable=node.spec.unschedulable is True,

@@ -25,7 +25,8 @@ def book_with(folder: Path, **sources: dict[str, Any]) -> PolicyBook:
 UNKNOWN = {"placement": {"zzz": 1}}
 PLACEMENT = (
     "unknown field, wants products, cuda, gpuMemory, computeCapability, sharing, interconnect, formFactor, "
-    "nodeSelector, namespaceLimits, health, unknownFacts, topologyManager, scores or scoreSpread"
+    "architectures, confidentialComputing, gpuMode, nodeSelector, namespaceLimits, health, unknownFacts, "
+    "topologyManager, scores or scoreSpread"
 )
 SPEC = (
     "unknown field, wants description, priority, match, action, actions, enforceFrom, exceptions, admission or "
