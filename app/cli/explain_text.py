@@ -17,7 +17,7 @@ from app.values.reasons import counted
 BAR = 20
 """Characters of a full bar."""
 MOST_CHANGES, MOST_BEST, MOST_STAGES = 3, 3, 3
-"""Changes, nodes that fit, and stages of the funnel that are printed without details; and who holds the GPUs."""
+"""Changes, nodes that fit, and stages of filtering printed without details; and the holders of GPUs."""
 NOTES_BEFORE_CHANGES = 2
 """Notes that are printed before the changes that help, which begin on one of the first five lines then."""
 

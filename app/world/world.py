@@ -53,7 +53,8 @@ class TemplateCache(Generic[T]):
         state: State,
     ) -> T:
         """Return the result for a Pod in a namespace with these labels, by what it claims and what its images carry."""
-        claimed, knowledge, digests = _claimed(pod, state.devices), state.knowledge, state.images.digests(pod)
+        claimed, knowledge = _claimed(pod, state.devices), state.knowledge
+        digests = state.images.digests(pod) if state.images.facts else ()
         key = (policies.hash, tuple(sorted(labels.items())), claimed, digests, _template(pod))
         remembered = self._by_template.get(key)
         if remembered is not None:
