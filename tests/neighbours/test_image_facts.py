@@ -178,7 +178,8 @@ def test_image_verb_shows_what_an_image_carries_and_where_it_runs(
     fleet = ["--snapshot", str(tmp_path / "nodes.json")]
 
     shown = CliRunner().invoke(app, ["image", image, *fleet, "-o", "json"])
-    explained = CliRunner().invoke(app, ["explain", "-f", str(tmp_path / "pod.json"), *fleet, "--registry"])
+    words = ["explain", "-f", str(tmp_path / "pod.json"), *fleet, "--registry", "--details"]
+    explained = CliRunner().invoke(app, words)
     mutated = CliRunner().invoke(app, ["mutate", "-f", str(tmp_path / "pod.json"), *fleet, "--registry"])
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     without = CliRunner().invoke(app, ["explain", "-f", str(tmp_path / "pod.json"), *fleet, "--registry"])
