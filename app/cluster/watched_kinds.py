@@ -75,7 +75,7 @@ class WatchedKind(Generic[Fact]):
 def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedKind[Any], ...]:
     """Return the kinds that every cluster serves. `namespace` is ours, whose ConfigMaps may hold policies."""
     return (
-        _nodes(state),
+        nodes_kind(state),
         _pods(state),
         _namespaces(state),
         *(_admission_kind(state.admission_objects, kind) for kind in ADMISSION_KINDS),
@@ -152,7 +152,8 @@ def _admission_kind(objects: AdmissionObjects, kind: str) -> WatchedKind[Any]:
     )  # fmt: skip
 
 
-def _nodes(state: State) -> WatchedKind[Node]:
+def nodes_kind(state: State) -> WatchedKind[Node]:
+    """Return the kind of nodes; one is read anew only where something that is read of it changed."""
     last_read: dict[str, tuple[int, Node]] = {}
 
     def read(found: NodeObject) -> Node:
@@ -163,12 +164,11 @@ def _nodes(state: State) -> WatchedKind[Node]:
         registered = [(metadata.annotations or {}).get(key) for key in state.knowledge.clouds.sharing_annotations]
         amounts = status.allocatable, status.capacity
         fields = metadata.labels, registered, found.spec, amounts, status.node_info, status.runtime_handlers, conditions
-        before, read_from = last_read.get(metadata.name), hash(msgspec.msgpack.encode(fields))
+        before, read_from = last_read.get(metadata.name), hash(msgspec.json.encode(fields))
         if before is not None and before[0] == read_from:
             return before[1]
         node = node_of(found, state.knowledge)
-        shared = {key: intern(value) for key, value in node.labels.items()}  # most nodes have most values in common
-        node = replace(node, labels=shared)
+        node = replace(node, labels={key: intern(value) for key, value in node.labels.items()})  # mostly in common
         last_read[metadata.name] = (read_from, node)
         return node
 

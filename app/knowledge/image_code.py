@@ -112,7 +112,7 @@ class _Build(msgspec.Struct, frozen=True):
         return within and (not self.cuda or not cuda or major_minor(cuda) == parse_version(self.cuda))
 
 
-class _Family(msgspec.Struct, frozen=True):
+class _Framework(msgspec.Struct, frozen=True):
     """One row of `frameworks`: images with similar names, whose tags have one form, and their builds."""
 
     framework: str
@@ -160,7 +160,7 @@ def _release(match: re.Match[str]) -> tuple[Version, Version]:
 class FrameworkBuilds(msgspec.Struct, frozen=True):
     """The table of image_code.yaml; the first family that matches an image and has a row for its tag counts."""
 
-    frameworks: list[_Family]
+    frameworks: list[_Framework]
 
     def build(self, image: str) -> ImageBuild | None:
         """Give what an image was compiled for, by its reference; None if the table does not know it."""
