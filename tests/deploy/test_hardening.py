@@ -77,24 +77,28 @@ def test_replicas_roll_without_a_gap_and_survive_a_host(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", REPLICATED)
 def test_probes_ask_what_each_is_for(folder: str) -> None:
-    """F110, HA-05: start-up may take two minutes, one failure ends readiness, liveness reads the heartbeat alone."""
+    """F110, HA-05: one failure ends readiness, liveness reads the heartbeat alone."""
     serving = next(container for container in containers(folder) if container["args"] == ["serve"])
     probes = {name: serving[f"{name}Probe"] for name in ("startup", "readiness", "liveness")}
 
     paths = {name: probe["httpGet"]["path"] for name, probe in probes.items()}
     assert paths == {"startup": "/startupz", "readiness": "/readyz", "liveness": "/livez"}
-    assert probes["startup"]["periodSeconds"] * probes["startup"]["failureThreshold"] == 120
     assert probes["readiness"]["failureThreshold"] == 1
     assert all(probe["httpGet"]["port"] == "ops" for probe in probes.values())
 
 
 @pytest.mark.parametrize("folder", DEPLOYMENTS)
 def test_every_container_is_probed(folder: str) -> None:
-    """F110, HA-05: this includes the certificate controller and kube-scheduler, each on a port that it names."""
+    """F110, HA-05: this includes the controllers and kube-scheduler, each on a port that it names.
+
+    Start-up may take two minutes: on a busy node, to start anew only costs the time of another start.
+    """
     for container in containers(folder):
         ports = {port["name"] for port in container["ports"]}
         for kind in ("startup", "readiness", "liveness"):
             assert container[f"{kind}Probe"]["httpGet"]["port"] in ports, (container["name"], kind)
+        startup = container["startupProbe"]
+        assert startup["periodSeconds"] * startup["failureThreshold"] == 120, container["name"]
 
 
 def test_keeper_of_certificates_listens_where_it_is_probed() -> None:

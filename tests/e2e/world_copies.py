@@ -41,8 +41,28 @@ KEPT = 0.5
 """Share of the pods with devices that keep them for the next rounds."""
 TIMED_OUT = "timed out"
 """What kube-scheduler says where it has searched for devices for ten seconds (filterTimeout)."""
+LAST = "last.example"
+"""Driver, class and node of the object of each kind that is created last: whoever was given its device has seen all of
+the world, since a watch tells in order."""
 OTHERS = 2
 """Other nodes that a judge is asked about before the pod's own, so that one answer may serve nodes that are alike."""
+
+
+LAST_CLASS = {
+    "kind": "DeviceClass",
+    "metadata": {"name": LAST},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{LAST}"'}}]},
+}
+LAST_SLICE = {
+    "kind": "ResourceSlice",
+    "metadata": {"name": LAST},
+    "spec": {
+        "driver": LAST,
+        "nodeName": LAST,
+        "pool": {"name": LAST, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "last"}],
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -109,24 +129,43 @@ class Copies:
         return f"{dra_path(self.plane)}/namespaces/{NAMESPACE}/resourceclaims"
 
     def create(self, number: int) -> str:
-        """Create so many copies; say what the API server refuses of them, "" where it takes all."""
+        """Create so many copies, and wait until kube-scheduler has seen them all.
+
+        Says what the API server refuses of them, "" where it takes all.
+        """
         kinds: dict[str, list[Object]] = {}
         for document in objects_of(self.world):
             kinds.setdefault(document["kind"], []).append(document)
         self.classes, self.recorded = kinds["DeviceClass"], kinds.get("ResourceClaim", [])
         names = [node["metadata"]["name"] for node in kinds["Node"]]
         self.nodes = [[f"{name}-{copy}" for name in names] for copy in range(number)]
-        add_nodes(self.plane.api, [_node(one, copy) for copy, one in product(range(number), kinds["Node"])])
+        nodes = [_node(one, copy) for copy, one in product(range(number), kinds["Node"])]
+        add_nodes(self.plane.api, [*nodes, registered({"metadata": {"name": LAST}})])
         slices = [_slice(one, copy) for copy, one in product(range(number), kinds["ResourceSlice"])]
         path = dra_path(self.plane)
-        for plural, documents in (("deviceclasses", self.classes), ("resourceslices", slices)):
+        for plural, documents in (
+            ("deviceclasses", [*self.classes, LAST_CLASS]),
+            ("resourceslices", [*slices, LAST_SLICE]),
+        ):
             for document in documents:
                 answer = self.plane.api.try_create(f"{path}/{plural}", {**document, "apiVersion": path[6:]})
                 if not answer.is_success:
                     return str(answer.json()["message"])
+        self._wait_until_seen()
         own = {f"{name}-0" for name in names}
         self.slices = [one for one in self.plane.api.items(f"{path}/resourceslices") if one["spec"]["nodeName"] in own]
         return ""
+
+    def _wait_until_seen(self) -> None:
+        """Wait until kube-scheduler has given the device that was published last."""
+        request = {"name": "device", "exactly": {"deviceClassName": LAST}}
+        one = Posed("last", LAST, ({"devices": {"requests": [request]}},))
+        (claim,) = one.claims()
+        self.plane.api.create(self.claims, {"metadata": {"name": claim}, "spec": one.specs[0]})
+        self.plane.api.create(PODS, one.pod())
+        given = lambda: "allocation" in self.plane.api.get(f"{self.claims}/{claim}").get("status", {})  # noqa: E731
+        eventually(f"{self.world}: kube-scheduler has seen all of it", given, ROUND_SECONDS)
+        self._delete_others()
 
     def remove(self) -> None:
         """Delete the copies."""

@@ -41,7 +41,7 @@ DEFAULT_SCHEDULER: Object = {
     "kind": "KubeSchedulerConfiguration",
 }
 """The cluster's own scheduler, which places our pods."""
-ROLLOUT_SECONDS = 240
+ROLLOUT_SECONDS = 600
 """Bound on a rollout. A guess; one of three replicas takes some 40 s on two quiet cores."""
 UNINSTALL_SECONDS = 180
 """Bound on the end of all pods, which have at most 45 s each by their manifests."""

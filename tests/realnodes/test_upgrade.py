@@ -164,19 +164,34 @@ def installation(cluster: Cluster, former: Path) -> Iterator[UpgradedInstallatio
 @pytest.fixture(scope="module")
 def story(cluster: Cluster, installation: UpgradedInstallation, former: Path) -> Iterator[Story]:
     """Install the former release, store policies, run pods, upgrade, roll back; look after each step."""
-    plane, namespace = cluster.plane, create_namespace(cluster.plane, "team-upgrade")
+    namespace = create_namespace(cluster.plane, "team-upgrade")
     standing = [container_pod(f"stays-{n}", namespace, {GPU: 1}, schedulerName="default-scheduler") for n in range(2)]
     pending = container_pod("waits", namespace, {GPU: 9}, schedulerName="default-scheduler")
     seen = Story(installation, namespace, standing, pending)
+    try:
+        upgrade_and_roll_back(cluster, seen, former)
+        yield seen
+    finally:
+        for pod in (*standing, pending):
+            delete_pod(cluster, pod)
+    with kept_results(UPGRADE_FILE, UPGRADE_HEAD) as results:
+        for step in ("upgrade", "rollback"):
+            results.add_steps(step.capitalize(), seen.streams[step].steps)
+            results.add_lines(f"Users during the {step}", table(seen.activities[step]))
+
+
+def upgrade_and_roll_back(cluster: Cluster, seen: Story, former: Path) -> None:
+    """Play the story."""
+    plane, installation = seen.plane, seen.installation
     mount_policy(plane)
     installation.install_former()
     store_policies(plane, former)
-    for pod in (*standing, pending):
+    for pod in (*seen.standing, seen.pending):
         create_pod(plane, pod)
-    for pod in standing:
+    for pod in seen.standing:
         wait_for_node(plane, pod)
         wait_for_phase(cluster, pod)
-    eventually("the former release writes why a pod waits", lambda: events_on(plane, pending))
+    eventually("the former release writes why a pod waits", lambda: events_on(plane, seen.pending))
     wait_for_policies(plane)
     eventually("the former release keeps the set", lambda: "cap-mounted" in str(plane.api.get(LAST_GOOD).get("data")))
 
@@ -194,13 +209,6 @@ def story(cluster: Cluster, installation: UpgradedInstallation, former: Path) ->
     seen.take_newer_policies()
     seen.look("rolled back")
     seen.replace_definition()
-    yield seen
-    for pod in (*standing, pending):
-        delete_pod(cluster, pod)
-    with kept_results(UPGRADE_FILE, UPGRADE_HEAD) as results:
-        for step in ("upgrade", "rollback"):
-            results.add_steps(step.capitalize(), seen.streams[step].steps)
-            results.add_lines(f"Users during the {step}", table(seen.activities[step]))
 
 
 @contextmanager
