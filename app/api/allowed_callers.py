@@ -19,8 +19,6 @@ SUBJECT = "gpu-usher.client_subject"
 """Key of the ASGI scope for the common name of the client's verified certificate; None without one."""
 CONNECTION = "gpu-usher.tls_connection"
 """Key of the ASGI scope for the connection's SSLObject; None without TLS."""
-ABORT = "gpu-usher.abort"
-"""Key of the ASGI scope for a function that closes the connection at once and drops unsent bytes."""
 SCHEDULER = "/scheduler/"
 
 
@@ -28,7 +26,7 @@ def client_scope(transport: asyncio.BaseTransport) -> Mapping[str, Any]:
     """Return what a connection adds to the scope of its requests after its TLS handshake."""
     connection = transport.get_extra_info("ssl_object")
     subject = subject_of(connection) if connection is not None else None
-    return {SUBJECT: subject, CONNECTION: connection, ABORT: getattr(transport, "abort", None)}
+    return {SUBJECT: subject, CONNECTION: connection}
 
 
 def subject_of(connection: ssl.SSLObject) -> str | None:

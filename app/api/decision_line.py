@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from app.admission.review import MOST_ACTIONS
@@ -139,9 +138,8 @@ MOST_DECISIONS = 500
 
 @dataclass(frozen=True, slots=True)
 class RecentDecision:
-    """One decision. `number` counts from the start, `seconds` is Unix time, `cpu_ns` the CPU time of the answer."""
+    """One decision. `seconds` is Unix time, `cpu_ns` the CPU time of the answer."""
 
-    number: int
     seconds: float
     verb: str
     decision: Decision
@@ -162,9 +160,6 @@ class RecentDecisions:
             decision = replace(decision, actions=(*decision.actions[: MOST_ACTIONS - 1], more))
         self._ring.append((time.time(), verb, decision, cpu_ns))
 
-    def since(self, number: int) -> list[RecentDecision]:
-        """Return the decisions after the first `number` ones that are still in the ring, the oldest first."""
-        gone = self.total - len(self._ring)
-        skipped = max(number - gone, 0)
-        entries = islice(self._ring, skipped, None)
-        return [RecentDecision(gone + skipped + index, *entry) for index, entry in enumerate(entries, 1)]
+    def kept(self) -> list[RecentDecision]:
+        """Return the newest MOST_DECISIONS decisions, the oldest first."""
+        return [RecentDecision(*entry) for entry in self._ring]

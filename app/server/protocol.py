@@ -16,11 +16,11 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.api.allowed_callers import ABORT, client_scope
+from app.api.allowed_callers import client_scope
 from app.api.direct_routes import WRITE_ANSWER, Answer
 from app.server.connections import Connections, WaitingProtocol
 from app.server.limits import KIB, Phase
-from app.server.transports import LENGTH_AND_CLOSE, LENGTH_AND_END, abort, input_waits
+from app.server.transports import LENGTH_AND_CLOSE, LENGTH_AND_END, input_waits
 from app.values.errors import WireError
 
 LINE_FEED, CARRIAGE_RETURN = 10, 13
@@ -120,7 +120,7 @@ class GuardedProtocol(WaitingProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = HeldFlow(transport)
-        self._client_scope = {**client_scope(transport), ABORT: partial(abort, transport)}
+        self._client_scope = client_scope(transport)
         if self.scheme == "https":
             transport.set_write_buffer_limits(TLS_BUFFER)
             transport.set_read_buffer_limits(TLS_BUFFER)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from app.web.routes import WebPages
 
 
 def create_web_app(core: Core, page: WebPages | None = None) -> FastAPI:
-    """Build the application. `page` needs its `run` called; without one there are no live updates."""
+    """Build the application. `page` needs its `run` called; without one no causes of pending pods come."""
     app = BareApp()
     app.add_middleware(RequireSameOrigin)
     bodies = BodyReader()

@@ -39,10 +39,7 @@ class TileGroup:
 
 
 class FleetMap:
-    """The tiles by node, up to date with `generation` of the state.
-
-    `changed` holds the nodes whose tiles changed or were removed, until the reader of it empties it.
-    """
+    """The tiles by node, up to date with `generation` of the state."""
 
     def __init__(self, state: State, clock: Callable[[], float] = time.monotonic) -> None:
         self._state = state
@@ -50,48 +47,35 @@ class FleetMap:
         self._whole_at = float("-inf")
         self.generation = -1
         self.tiles: dict[str, tuple[Tile, Markup]] = {}
-        self.changed: dict[str, None] = {}
         self._sums = FleetSums()
-
-    @property
-    def behind(self) -> bool:
-        """Whether `catch_up` has something to do."""
-        return self.generation != self._state.changes.generation or self._whole_due
-
-    @property
-    def _whole_due(self) -> bool:
-        return self._clock() - self._whole_at >= WHOLE_SECONDS
 
     def catch_up(self) -> Generator[None, None, None]:
         """Update the tiles of changed nodes, and of every node once in WHOLE_SECONDS."""
-        state, generation, first = self._state, self._state.changes.generation, self.generation < 0
-        started, whole = self._clock(), first or self._whole_due
+        state, generation = self._state, self._state.changes.generation
+        started = self._clock()
+        whole = self.generation < 0 or started - self._whole_at >= WHOLE_SECONDS
         changed = None if whole else state.changes.since(self.generation)
         names: Iterable[str] = {**state.nodes, **self.tiles} if changed is None else dict.fromkeys(changed)
         for index, name in enumerate(names):
-            if self._update_tile(name) and not first:
-                self.changed[name] = None
+            self._update_tile(name)
             if index % TILED_AT_ONCE == TILED_AT_ONCE - 1:
                 yield
         self.generation = max(self.generation, generation)
         if changed is None:
             self._whole_at = started
 
-    def _update_tile(self, name: str) -> bool:
-        """Update the tile of a node; tell whether it has changed."""
+    def _update_tile(self, name: str) -> None:
         node = self._state.nodes.get(name)
         before = self.tiles.get(name)
         tile = self._tile(node) if node is not None and node.has_gpus else None
         if before is not None:
             if before[0] == tile:
-                return False
+                return
             self._sums.add(before[0], -1)
             del self.tiles[name]
-        if tile is None:
-            return before is not None
-        self._sums.add(tile)
-        self.tiles[name] = tile, render_tile(tile)
-        return True
+        if tile is not None:
+            self._sums.add(tile)
+            self.tiles[name] = tile, render_tile(tile)
 
     def _tile(self, node: Node) -> Tile:
         state, name = self._state, node.name
@@ -99,11 +83,6 @@ class FleetMap:
         return tile_of(
             node, state.allocations.bound(name), state.node_requests.used.get(name, {}), state.knowledge, held
         )
-
-    def tiles_of(self, names: Iterable[str]) -> dict[str, tuple[str, Markup] | None]:
-        """Return the product and the HTML of the tiles of some nodes; None for a node without a tile."""
-        tiles = {name: self.tiles.get(name) for name in names}
-        return {name: (tile[0].product, tile[1]) if tile else None for name, tile in tiles.items()}
 
     def tile_groups(self, tile_filter: TileFilter) -> Generator[None, None, tuple[TileGroup, ...]]:
         """Return the groups of the tiles that a filter selects."""

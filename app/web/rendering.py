@@ -112,7 +112,7 @@ def html_page(template: str, code: int = 200, /, **variables: Any) -> Response:
 
 def problem_page(status: int, message: str, node: str = "") -> Response:
     """Return an HTML page that says why there is no answer, with a link to a node that has one."""
-    page = html_page("problem.html", status, here="", live="", status=status, message=message, node=node)
+    page = html_page("problem.html", status, here="", status=status, message=message, node=node)
     if status == 429:
         page.headers["Retry-After"] = str(RETRY_SECONDS)
     return page

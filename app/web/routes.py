@@ -7,6 +7,7 @@ The page Policies shows each policy as YAML, and compares a pasted manifest with
 import asyncio
 import datetime as dt
 import re
+import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
 from difflib import unified_diff
@@ -37,7 +38,6 @@ from app.telemetry.logs import LOGGER
 from app.values.computations import finish
 from app.values.errors import BadInput, PolicyError, WireError
 from app.web.fleet_map import FleetMap
-from app.web.live_updates import LiveUpdates
 from app.web.rendering import (
     HEADERS,
     MEDIA_TYPES,
@@ -130,12 +130,21 @@ NODES_LISTED_AT_ONCE = 512
 RESTART_SECONDS = 5.0
 
 
+LivePage = Callable[[Request, str], Awaitable[Response]]
+"""Answers a request with a page that has a tag."""
+
+
 class WebPages:
-    """The web page of one service: its state between requests, and its routes."""
+    """The web page of one service: its state between requests, and its routes. `clock` is the wall clock."""
 
     def __init__(
-        self, core: Core, recent: RecentDecisions | None = None, reasons: PendingReasons | None = None
+        self,
+        core: Core,
+        recent: RecentDecisions | None = None,
+        reasons: PendingReasons | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._core = core
         self._recent = recent or RecentDecisions()
         self._queue = JobQueue("pages")
@@ -143,32 +152,52 @@ class WebPages:
         self._reasons = reasons or PendingReasons(core, Explainer(core))
         self.explainer = self._reasons.explainer
         self._start = token_hex(8)
-        self._use_page = UsePage(core, self._start)
-        self._updates = LiveUpdates(core, self._map, self._reasons, self._queue, self._recent, self._start, self.totals)
+        self._use_page = UsePage(core)
 
     async def run(self) -> None:
-        """Send live updates, and compute reasons, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(run_for_ever(self._updates.run))
-            tasks.create_task(run_for_ever(self._reasons.run))
+        """Compute the reasons of pending pods until cancelled."""
+        await run_for_ever(self._reasons.run)
 
     def add_routes(self, app: FastAPI) -> None:
         """Add the page to the application of the web UI listener."""
         for path, answer in (
-            ("/", self.fleet),
+            ("/", self._live(self._fleet_generation, self.fleet)),
             ("/nodes/{node:path}", self.node),
-            ("/pending", self.pending),
+            ("/pending", self._live(self._pending_generation, self.pending)),
             ("/pending/{namespace}/{name}", self.pod),
-            ("/use", self._use_page.show),
+            ("/use", self._live(self._use_page.generation, self._use_page.show)),
             ("/policies", self.policies),
-            ("/decisions", self.decisions),
+            ("/decisions", self._live(lambda: self._recent.total, self.decisions)),
             ("/find", self.find),
         ):
             app.add_route(path, show_problems(answer))
         app.add_route("/static/{name}", self.static)
-        app.add_route("/events", self.events)
 
-    async def fleet(self, request: Request) -> Response:
+    def _live(self, generation: Callable[[], int], show: LivePage) -> Callable[[Request], Awaitable[Response]]:
+        """Make the handler of a page that asks again every few seconds, and is answered once something has changed.
+
+        The tag names this process, what has changed, and the minute, since ages are shown. A page that has it already
+        is answered with 304 (RFC 9110, If-None-Match).
+        """
+
+        async def answer(request: Request) -> Response:
+            tag = f"{self._start}-{generation()}-{int(self._clock()) // 60}"
+            if request.headers.get("if-none-match") == f'"{tag}"':
+                return Response(None, 304, HEADERS)
+            return await show(request, tag)
+
+        return answer
+
+    def _fleet_generation(self) -> int:
+        return self._core.state.changes.generation
+
+    def _pending_generation(self) -> int:
+        """Twice the number of changes of waiting pods and of their causes, plus one while some are looked for."""
+        self._reasons.request()
+        changes = self._core.state.pending_pods.generation + self._reasons.generation
+        return 2 * changes + self._reasons.looking
+
+    async def fleet(self, request: Request, tag: str) -> Response:
         """Show the fleet map, as tiles or as a table."""
         query = request.query_params
         tile_filter, table = read_tile_filter(query), query.get("as") == "table"
@@ -177,28 +206,22 @@ class WebPages:
             await in_slices(fleet.catch_up())
             groups = () if table else await in_slices(fleet.tile_groups(tile_filter))
             rows = await in_slices(fleet.tile_list(tile_filter)) if table else ()
-        count = len(rows) if table else sum(group.count for group in groups)
+        count, totals = len(rows) if table else sum(group.count for group in groups), fleet.totals()
         pages = max(1, -(-len(rows) // ROWS_PER_PAGE))
         page = min(max(int(text) if (text := query.get("page", "1")).isdecimal() and len(text) < 6 else 1, 1), pages)
         first = (page - 1) * ROWS_PER_PAGE
         selected = {name: value for name, value in asdict(tile_filter).items() if value}
         parts = render_parts(
-            "fleet.html", here="/", live="" if table else "fleet", generation=fleet.generation, table=table,
-            start=self._start,
-            choices=fleet.choices(), wanted=tile_filter, wanted_any=bool(selected), query=urlencode(selected),
+            "fleet.html", here="/", tag=tag, table=table, choices=fleet.choices(),
+            wanted=tile_filter, wanted_any=bool(selected), query=urlencode(selected),
             count=count, all=len(fleet.tiles), groups=groups, dense=count > DENSE_FROM,
             lazy=count > LAZY_FROM,
             rows=rows[first : first + ROWS_PER_PAGE], page=page, pages=pages, first=first + 1,
             last=min(first + ROWS_PER_PAGE, count),
             legend=[(cell.value, cell.name.lower()) for cell in GPUCell],
-            **self.totals(),
+            totals=totals, sums=sums_of(totals),
         )  # fmt: skip
         return streamed(parts)
-
-    def totals(self) -> dict[str, Any]:
-        """Return the variables of the totals' template."""
-        totals = self._map.totals()
-        return {"totals": totals, "sums": sums_of(totals)}
 
     async def node(self, request: Request) -> Response:
         """Show one node, and the pods that hold its GPUs."""
@@ -211,12 +234,11 @@ class WebPages:
         tile = self._map.tiles.get(name)
         usages = sorted(self._core.state.allocations.bound(name), key=lambda usage: usage.name)
         devices = devices_of_node(node, self._core.state.devices.dra.current.copied())
-        return html_page("node.html", here="", live="", node=node, tile=tile[0] if tile else None,
+        return html_page("node.html", here="", node=node, tile=tile[0] if tile else None,
                      html=tile[1] if tile else "", usages=usages, devices=devices)  # fmt: skip
 
-    async def pending(self, request: Request) -> Response:
+    async def pending(self, request: Request, tag: str) -> Response:
         """List the pending GPU pods by their primary reasons, as far as these are known."""
-        self._reasons.request()
         state, asked = self._core.state, pending_rows.read_pending_filter(request.query_params)
         now = dt.datetime.now(dt.UTC)
         before = timestamp(now.timestamp() - UNSEEN_SECONDS)
@@ -224,8 +246,7 @@ class WebPages:
         selected = pending_rows.selected(rows, asked)
         most = pending_rows.MOST_ROWS if asked.cause else pending_rows.MOST_OF_GROUP
         groups = pending_rows.groups_of(selected, most)
-        return html_page("pending.html", here="/pending", live="pending", start=self._start,
-                     generation=self._updates.pending_generation, asked=asdict(asked), now=now,
+        return html_page("pending.html", here="/pending", tag=tag, asked=asdict(asked), now=now,
                      choices=pending_rows.choices_of(rows), all=len(rows), count=len(selected),
                      groups=groups[:MOST_GROUPS], more_groups=max(len(groups) - MOST_GROUPS, 0),
                      missed=state.pending_pods.missed, looking=self._reasons.looking)  # fmt: skip
@@ -239,7 +260,7 @@ class WebPages:
                 raise
             return await self._no_pod(f"{namespace}/{name}")
         most = 10_000 if request.query_params.get("nodes") == "all" else ROWS_PER_PAGE
-        parts = render_parts("pod.html", here="/pending", live="", explanation=explanation, most=most)
+        parts = render_parts("pod.html", here="/pending", explanation=explanation, most=most)
         return streamed(parts)
 
     async def _no_pod(self, key: str) -> Response:
@@ -266,7 +287,7 @@ class WebPages:
         found = find(text, self._core.state.nodes, await in_slices(self._gpu_pods())) if text else None
         if found and found.only:
             return RedirectResponse(quote(found.only), 303, HEADERS)
-        return html_page("find.html", here="", live="", text=text, found=found)
+        return html_page("find.html", here="", text=text, found=found)
 
     async def policies(self, _request: Request) -> Response:
         """Show the policies, and a form to try a pod."""
@@ -277,7 +298,7 @@ class WebPages:
         core = self._core
         empty = {"sent": "", "result": None, "lines": (), "problem": ""}
         status, loaded = core.status()["policies"], core.policies.policies
-        return {"here": "/policies", "live": "", "error": status["error"], "hash": status["hash"],
+        return {"here": "/policies", "error": status["error"], "hash": status["hash"],
                 "expired": status["expired_exceptions"],
                 "policies": [(policy, policy_text(policy.spec)) for policy in loaded],
                 "matched": core.metrics.results_by_policy(), **empty, **dry_run}  # fmt: skip
@@ -299,17 +320,13 @@ class WebPages:
             return html_page("policies.html", 400, **self.policies_variables(sent=sent, problem=str(error)))
         return html_page("policies.html", **self.policies_variables(sent=sent, result=result, lines=lines))
 
-    async def decisions(self, request: Request) -> Response:
+    async def decisions(self, request: Request, tag: str) -> Response:
         selected = read_decision_filter(request.query_params)
-        recent = self._recent.since(0)
+        recent = self._recent.kept()
         rows = rows_of(recent)
-        return html_page("decisions.html", here="/decisions", live="decisions", start=self._start,
+        return html_page("decisions.html", here="/decisions", tag=tag,
                      rows=select(rows, selected), asked=selected, choices=choices_of(rows),
                      total=self._recent.total, kept=len(recent))  # fmt: skip
-
-    async def events(self, request: Request) -> Response:
-        """Stream the changes from now on."""
-        return self._updates.listeners.answer(request)
 
     async def static(self, request: Request) -> Response:
         """Serve a style sheet or a script, whose URL contains a hash of the content."""

@@ -172,13 +172,17 @@ def use_answer(reading: UseReading, query: UseQuery) -> UseAnswer:
 
 
 class UsePage:
-    """The page of one service. `start` identifies the process to the page's live updates."""
+    """The page of one service."""
 
-    def __init__(self, core: Core, start: str) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._start = start
 
-    async def show(self, request: Request) -> Response:
+    def generation(self) -> int:
+        """Return the number of polls of use, or 0 where nothing is known of it."""
+        use = self._core.usage.reading()
+        return use.generation if use.summary else 0
+
+    async def show(self, request: Request, tag: str) -> Response:
         """Show the use of each namespace and workload, or why none is known."""
         query, reading = read_use_query(request.query_params), self._core.usage.reading()
         if request.query_params.get("as") == "json":
@@ -188,8 +192,7 @@ class UsePage:
         workloads = [use_row(use.row, use.nodes) for use in workloads_of(summary, query)] if summary else []
         names = sorted({row.of for row in summary.namespaces}) if summary else []
         return html_page(
-            "use.html", here="/use", live="use", start=self._start, reading=reading,
-            generation=reading.generation if summary else 0, summary=summary, state=_state(reading),
+            "use.html", here="/use", tag=tag, reading=reading, summary=summary, state=_state(reading),
             period=_period(summary) if summary else "",
             choices=[("namespace", names[:MOST_ROWS])], asked={"namespace": query.namespace},
             columns=[(title, _address(query, name), name == query.sort) for name, title in COLUMNS.items()],

@@ -104,4 +104,4 @@ def test_last_decisions_keep_a_part_of_a_long_record() -> None:
 
     tail.note("mutate", Decision("patched", actions=tuple(map(str, range(512)))), 0)
 
-    assert tail.since(0)[0].decision.actions == (*map(str, range(MOST_ACTIONS - 1)), "and 481 more")
+    assert tail.kept()[0].decision.actions == (*map(str, range(MOST_ACTIONS - 1)), "and 481 more")

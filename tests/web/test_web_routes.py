@@ -11,16 +11,18 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api.decision_line import Decision, RecentDecisions
 from app.demo.sample_fleets import demo_fleet
 from app.kube.finished_pods import REJECTED
 from app.server.service import Service
 from app.web.api import create_web_app
+from app.web.routes import WebPages, run_for_ever
 from tests.api.conftest import Ask
 from tests.api.test_explaining import Live
 from tests.bench.fleet import nodes
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
 from tests.kube.test_finished_pods import UNAVAILABLE, failed
-from tests.usage.polls import Source, hold, idle, polled
+from tests.usage.polls import Source, hold, idle, polled, with_demo_usage
 from tests.web.html import Reader
 
 BROWSER = {"Accept": "text/html"}
@@ -267,7 +269,7 @@ def test_origin_of_a_need_is_a_field_of_a_policy(service: Service, ask: Ask) -> 
     assert "runtime_class_name" not in page.one("main").text
 
 
-@pytest.mark.parametrize("path", ["/static/", "/static/..%2fbase.html", "/static/../templates/base.html", "/events/x"])
+@pytest.mark.parametrize("path", ["/static/", "/static/..%2fbase.html", "/static/../templates/base.html"])
 def test_only_the_files_of_the_page_are_given_out(service: Service, ask: Ask, path: str) -> None:
     """F132."""
     assert ask(create_web_app(service), "GET", path).status_code == 404
@@ -278,18 +280,18 @@ def test_only_the_files_of_the_page_are_given_out(service: Service, ask: Ask, pa
     [
         ("POST", "/explain", {"Sec-Fetch-Site": "cross-site"}, 403),
         ("POST", "/dry-run", {"Sec-Fetch-Site": "same-site"}, 403),
-        ("GET", "/events", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
+        ("GET", "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, 403),
         ("GET", "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
         ("GET", "/", {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
         ("POST", "/explain", {"Sec-Fetch-Site": "same-origin"}, 200),
         ("POST", "/explain", {}, 200),
     ],
-    ids=["other site", "other port", "events", "a link", "typed", "our page", "curl"],
+    ids=["other site", "other port", "read", "a link", "typed", "our page", "curl"],
 )
 def test_other_sites_pages_get_nothing(
     service: Service, ask: Ask, method: str, path: str, headers: Mapping[str, str], status: int
 ) -> None:
-    """F132: a page of another site in the same browser can neither read nor hold streams open."""
+    """F132: a page of another site in the same browser can read nothing."""
     body = {"json": pod()} if method == "POST" else {}
 
     assert ask(create_web_app(service), method, path, headers=dict(headers), **body).status_code == status
@@ -334,6 +336,73 @@ def test_pod_page_says_how_a_pod_ended(service: Service, ask: Ask) -> None:
 
     for words in ("Was refused by the kubelet of n", UNAVAILABLE, "fewer free devices", "Likely cause", "Delete it"):
         assert words in shown
+
+
+class Following:
+    """A live page of a service whose clock stands still; `tag` is that of what it shows."""
+
+    def __init__(self, service: Service, ask: Ask, path: str) -> None:
+        self.now, self.recent = 0.0, RecentDecisions()
+        self._app = create_web_app(service, WebPages(service, self.recent, clock=lambda: self.now))
+        self._ask, self._path, self.tag = ask, path, ""
+
+    def again(self) -> int:
+        """Ask for the page, unless it is as it was; return the status."""
+        answer = self._ask(self._app, "GET", self._path, headers={**BROWSER, "If-None-Match": f'"{self.tag}"'})
+        if answer.status_code == 200:
+            self.tag = read(answer).one("body").attributes["data-tag"]
+        return answer.status_code
+
+
+@pytest.mark.parametrize("path", ["/", "/?as=table&product=H200", "/pending", "/use", "/decisions"])
+def test_live_page_is_sent_again_when_it_has_changed_or_a_minute_is_over(tmp_path: Path, ask: Ask, path: str) -> None:
+    """F132, F148: nodes, waiting pods, polls of use, decisions; ages are in minutes."""
+    service = with_demo_usage(make_service(tmp_path))
+    page = Following(service, ask, path)
+    waits = pod(gpus(99))
+    waits["metadata"] |= {"name": "w", "uid": "w"}
+
+    seen = [page.again(), page.again()]
+    service.state.put_node(node_document("new", "NVIDIA-H200"))
+    service.state.put_pod(waits)
+    assert service.usage is not None
+    asyncio.run(service.usage.poll())
+    page.recent.note("filter", Decision("answered", namespace="n", pod="p"), 0)
+    seen += [page.again(), page.again()]
+    page.now += 60
+    seen += [page.again(), page.again()]
+
+    assert seen == [200, 304] * 3
+
+
+def test_pending_page_is_sent_again_while_causes_are_looked_for(service: Service, ask: Ask) -> None:
+    """F132: whoever asks has them looked for, and sees that."""
+    page = Following(service, ask, "/pending")
+
+    assert (page.again(), page.again()) == (200, 304)
+    assert int(page.tag.split("-")[1]) % 2 == 1
+
+
+@pytest.mark.parametrize("path", ["/nodes/h100-1", "/pending/team-a/train-h100-0", "/policies"])
+def test_page_of_one_object_is_made_when_it_is_asked_for(service: Service, ask: Ask, path: str) -> None:
+    """F132."""
+    assert "data-tag" not in read(ask(create_web_app(service), "GET", path)).one("body").attributes
+
+
+def test_bug_of_the_page_does_not_end_the_service() -> None:
+    """F132: its tasks start again, and admission goes on."""
+    begun = []
+
+    async def fail() -> None:
+        begun.append(1)
+        if len(begun) == 3:
+            raise asyncio.CancelledError
+        raise ValueError("a bug")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run_for_ever(fail, pause_seconds=0))
+
+    assert len(begun) == 3
 
 
 def test_others_have_their_turn_while_a_large_map_is_made(tmp_path: Path) -> None:

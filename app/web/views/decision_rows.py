@@ -3,8 +3,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 if TYPE_CHECKING:
     from app.api.decision_line import RecentDecision  # its type alone: this room is pure
@@ -32,14 +32,12 @@ class DecisionFilter:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """Equal decisions about one pod: `times` of them, of which `number` and all figures are the newest one's.
+    """Equal decisions about one pod: `times` of them; all figures are the newest one's.
 
-    `key` names the row in the page. `seconds` and `since` are the times of the newest and of the oldest one, as Unix
+    `seconds` and `since` are the times of the newest and of the oldest one, as Unix
     time. `counts` is the nodes kept of those asked about; empty for admission.
     """
 
-    key: str
-    number: int
     times: int
     seconds: float
     since: float
@@ -65,17 +63,17 @@ def rows_of(recent: Sequence["RecentDecision"]) -> tuple[DecisionRow, ...]:
     Decisions are equal where all but their times and figures is: a scheduler asks about a waiting pod again and again.
     """
     equal: dict[tuple[Any, ...], list[RecentDecision]] = {}
-    for entry in reversed(recent):
+    for number, entry in enumerate(reversed(recent)):
         decision = entry.decision
         names = tuple(sorted(code.name for code in decision.reasons))
         same = entry.verb, decision.outcome, decision.namespace, decision.pod, names, decision.actions, decision.error
-        equal.setdefault(same if decision.pod else (entry.number,), []).append(entry)
-    return tuple(_row(same, entries) for same, entries in equal.items())
+        equal.setdefault(same if decision.pod else (number,), []).append(entry)
+    return tuple(map(_row, equal.values()))
 
 
-def select(all_rows: Iterable[DecisionRow], asked: DecisionFilter, most: int = MOST_ROWS) -> tuple[DecisionRow, ...]:
-    """Return the first rows that a filter selects."""
-    return tuple([row for row in all_rows if _selects(asked, row)][:most])
+def select(all_rows: Iterable[DecisionRow], asked: DecisionFilter) -> tuple[DecisionRow, ...]:
+    """Return the first rows that a filter selects, MOST_ROWS of them."""
+    return tuple(islice((row for row in all_rows if _selects(asked, row)), MOST_ROWS))
 
 
 def _selects(asked: DecisionFilter, row: DecisionRow) -> bool:
@@ -99,14 +97,12 @@ def choices_of(all_rows: Iterable[DecisionRow]) -> tuple[tuple[str, tuple[str, .
     return tuple((name, tuple(sorted(words))) for name, words in values.items())
 
 
-def _row(same: tuple[Any, ...], entries: Sequence["RecentDecision"]) -> DecisionRow:
-    """Make the row of decisions that have `same` in common; there is one at least, and the newest is first."""
+def _row(entries: Sequence["RecentDecision"]) -> DecisionRow:
+    """Make the row of equal decisions; there is one at least, and the newest is first."""
     newest, oldest = entries[0], entries[-1]
     decision = newest.decision
     reasons = sorted(((code.name, count) for code, count in decision.reasons.items()), key=lambda pair: -pair[1])
     return DecisionRow(
-        key=format(crc32(repr(same).encode("utf-8", "backslashreplace")), "08x"),
-        number=newest.number,
         times=len(entries),
         seconds=newest.seconds,
         since=oldest.seconds,
