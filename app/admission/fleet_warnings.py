@@ -71,7 +71,10 @@ def _code_unknown(demand: Demand, fleet: FleetFacts) -> str | None:
     """Say that the image is older than every GPU that the pod could get; None where some GPU is not newer."""
     classes = [group.node_class for group in fitting_groups(demand, fleet)]
     lacking = [lacks_code(demand, node_class) for node_class in classes]
-    return lacks_code_words(lacking[0], classes[0]) if lacking and lacking[0] and all(lacking) else None
+    if not (lacking and lacking[0] and all(lacking)):
+        return None
+    alike = (one for one, lack in zip(classes, lacking, strict=True) if lack == lacking[0])
+    return lacks_code_words(lacking[0], alike)
 
 
 def _unsuitable_fleet(demand: Demand, fleet: FleetFacts) -> str | None:

@@ -120,7 +120,8 @@ def _summary(console: Console, explanation: Explanation) -> None:
         said = first is not None and refusal == f"{first.reason}: {first.message}"
         console.print(f"  [red]admission refuses it{escape(' for that reason' if said else f': {refusal}')}[/]")
     for warning in explanation.admission.warnings if explanation.bound is None else ():
-        if not warning.startswith((NOWHERE, FROM_ZERO)):  # the first line says it, or administrators ask it
+        # The first line says it, or administrators ask it, or it was said.
+        if not warning.startswith((NOWHERE, FROM_ZERO)) and warning not in explanation.notes:
             console.print(f"  [yellow]admission warns: {escape(warning)}[/]")
     # Without where it says so, and without the memory of shared GPUs, which repeats that of each GPU.
     needs = (need.partition(" (container")[0] for need in explanation.needs if not need.startswith("declares "))

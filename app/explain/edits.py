@@ -147,6 +147,7 @@ KINDS: Mapping[str, str] = {
     "honor-taints": "a topology spread without tainted nodes",
     "soften-spread": "a softer topology spread",
     "drop-host-port": "no hostPort",
+    "drop-name": "no name of what does not exist",
     "drop-pod-affinity": "no pod affinity",
     "drop-pod-anti-affinity": "no pod anti-affinity",
     "allow-product": "another product",

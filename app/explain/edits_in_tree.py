@@ -194,8 +194,26 @@ def keep_to_limit(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("ask-fewer", words, 30 + distance(asked, after), set_requests(resource, requests))
 
 
+MISSING = {
+    "RuntimeClass": "runtimeClassName",
+    "Priority": "priorityClassName",
+    "ServiceAccount": "serviceAccountName",
+}
+"""Plugins of the API server that refuse a pod for a name that is not there → the field with the name."""
+
+
+def drop_name(near_miss: NearMiss) -> Iterator[Edit]:
+    """Drop the name of an object that is not there."""
+    match near_miss.code, near_miss.about:
+        case InTreeCause.RefusedByAPIServer, (plugin, name) if plugin in MISSING:
+            field = MISSING[plugin]
+            text = f"drop {field}: {name}, which does not exist"
+            yield Edit("drop-name", text, 12, lambda pod: pod["spec"].pop(field, None))
+
+
 IN_TREE = (
     keep_to_limit,
+    drop_name,
     remove_gates,
     remove_node_name,
     tolerate,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from itertools import starmap
 from typing import Any
 
 from app.admission.review import ReviewResult, mutate_reviewed, present_record
@@ -61,6 +62,8 @@ from app.explain.survey import (
 )
 from app.intree.checks import InTreeRefusal, unjudged_constraints
 from app.intree.inter_pod_constraints import InterPodConstraints
+from app.knowledge.cuda_compatibility import CUDANeed
+from app.knowledge.image_code import ImageBuild
 from app.knowledge.products import Products
 from app.kube.finished_pods import Ending
 from app.kube.gangs import Gang
@@ -68,7 +71,7 @@ from app.kube.pod_limits import check_constraints
 from app.kube.pod_object import pod_object
 from app.kube.pods import PREFIX
 from app.nodes.mig_state import MEMORY_TOLERANCE
-from app.nodes.model import Node
+from app.nodes.model import Node, NodeClass
 from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
 from app.placement.ranking import demand_scores, ranking_key
@@ -293,8 +296,11 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     else:
         yield from what_ends_it(pod_object(pod.review.document), snapshot)
     classes = [node.node_class for node in fitting]
-    lacking = ((need, one) for one in classes if (need := lacks_code(scheduled_pod.demand, one)) is not None)
-    yield from dict.fromkeys(lacks_code_words(*pair) for pair in lacking)
+    lacking: dict[CUDANeed | ImageBuild, list[NodeClass]] = {}
+    for one in classes:
+        if (lack := lacks_code(scheduled_pod.demand, one)) is not None:
+            lacking.setdefault(lack, []).append(one)
+    yield from starmap(lacks_code_words, lacking.items())
     memory = (memory_of_unit(scheduled_pod.demand, one) or 0 for one in classes)
     asked = scheduled_pod.demand.memory_mib
     if asked and (less := min((mib for mib in memory if 0 < mib < asked), default=0)):

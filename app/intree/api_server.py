@@ -159,7 +159,7 @@ def service_account(pod: NewPod) -> Iterator[InTreeRefusal]:
     known = [each for each, _ in pod.objects.inside("ServiceAccount", pod.namespace)]
     if known and name not in known and name != "default":
         text = f'error looking up service account {pod.namespace}/{name}: serviceaccount "{name}" not found'
-        yield _refusal("ServiceAccount", text)
+        yield _refusal("ServiceAccount", text, name)
 
 
 def _priority_class(pod: NewPod) -> str:
@@ -173,7 +173,7 @@ def priority_class(pod: NewPod) -> Iterator[InTreeRefusal]:
     name = pod.spec.get("priorityClassName") or ""
     known = pod.objects.by_kind["PriorityClass"]
     if name and "PriorityClass" in pod.objects.listed and name not in known and not name.startswith(SYSTEM):
-        yield _refusal("Priority", f"no PriorityClass with name {name} was found")
+        yield _refusal("Priority", f"no PriorityClass with name {name} was found", name)
 
 
 def runtime_class(pod: NewPod) -> Iterator[InTreeRefusal]:
@@ -182,7 +182,7 @@ def runtime_class(pod: NewPod) -> Iterator[InTreeRefusal]:
     if name is None or pod.classes is None:
         return
     if (found := pod.classes.get(name)) is None:
-        yield _refusal("RuntimeClass", f'pod rejected: RuntimeClass "{name}" not found')
+        yield _refusal("RuntimeClass", f'pod rejected: RuntimeClass "{name}" not found', name)
         return
     own, without = pod.spec.get("overhead"), "set without corresponding RuntimeClass defined Overhead"
     if own is not None and not found.overhead.pod_fixed:

@@ -73,7 +73,7 @@ class InTreeCause(Enum):
     RefusedByAPIServer = (
         FunnelStage.Admission,
         False,
-        "no pod is created until it keeps to this limit, or the limit is changed",
+        "no pod is created until the pod, or what it is refused for, is changed",
     )
     SchedulingGated = (
         FunnelStage.Admission,

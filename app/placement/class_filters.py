@@ -6,6 +6,8 @@ driver, and has code for its GPUs, or not. A node's MIG configuration or driver 
 unhealthy. filters.py has the other filters, and the order of all.
 """
 
+from collections.abc import Iterable
+
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.knowledge.image_code import ImageBuild
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
@@ -187,9 +189,10 @@ def lacks_code(demand: Demand, node: NodeClass) -> CUDANeed | ImageBuild | None:
     )
 
 
-def lacks_code_words(lacking: CUDANeed | ImageBuild, node: NodeClass) -> str:
-    """Say that an image is not known to have code for a GPU, by its toolkit or by its build."""
-    capability = show_version(node.compute_capability or ())
+def lacks_code_words(lacking: CUDANeed | ImageBuild, nodes: Iterable[NodeClass]) -> str:
+    """Say that an image is not known to have code for the GPUs of some nodes, by its toolkit or by its build."""
+    found = sorted({node.compute_capability for node in nodes if node.compute_capability is not None})
+    capability = join_with_or([show_version(one) for one in found])
     image = lacking.name if isinstance(lacking, ImageBuild) else f"CUDA {show_version(lacking.cuda)}"
     advice = "has that code" if isinstance(lacking, ImageBuild) else "is of a newer CUDA"
     return (

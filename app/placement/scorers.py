@@ -315,7 +315,7 @@ def replicas_as_gpus(demand: Demand, node: NodeClass) -> bool:
     return any(amount > 1 and node.unit(resource) in SHARED_UNITS for resource, amount in demand.resources)
 
 
-def not_known_to_have_code_for_this_gpu(demand: Demand, node: NodeClass) -> bool:
+def image_without_known_code(demand: Demand, node: NodeClass) -> bool:
     """Tell whether an image is older than the GPU, so that it runs there only if it has PTX."""
     return lacks_code(demand, node) is not None
 
@@ -342,7 +342,7 @@ PENALTIES: tuple[Penalty, ...] = (
     node_condition,
     labels_stale,
     replicas_as_gpus,
-    not_known_to_have_code_for_this_gpu,
+    image_without_known_code,
     image_for_other_machine,
     cuda_compat_uncertain,
 )

@@ -27,7 +27,6 @@ from app.values.errors import KnowledgeError, PolicyError
 from app.values.json_members import JSONObject, object_if_any, objects_if_any
 from app.values.quantity import parse_seconds
 
-"""The schedulerName of a profile that sets none (pkg/scheduler/apis/config/v1)."""
 SPREADING = "PodTopologySpread"
 POINTS = ("preFilter", "filter", "preScore", "score")
 """The extension points at which kube-scheduler looks for plugins that do not allow batching."""

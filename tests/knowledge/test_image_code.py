@@ -133,7 +133,7 @@ def test_build_without_a_source_is_told_and_scored() -> None:
     lacking = lacks_code(wanted, b200)
 
     assert lacking is not None
-    assert "an image of PyTorch 2.0.1 of CUDA 11.7 is not known to have code" in lacks_code_words(lacking, b200)
+    assert "an image of PyTorch 2.0.1 of CUDA 11.7 is not known to have code" in lacks_code_words(lacking, [b200])
     assert lacks_code(wanted, node(product=T4, labels=X86).node_class) is None
 
 
@@ -157,7 +157,7 @@ def test_copy_in_another_registry_is_inferred_told_and_not_refused(image: str, o
 
     assert code_of(image, B200, X86) is None
     assert lacking is not None
-    assert f"(if it is a copy of {original})" in lacks_code_words(lacking, node(product=B200, labels=X86).node_class)
+    assert f"(if it is a copy of {original})" in lacks_code_words(lacking, [node(product=B200, labels=X86).node_class])
     assert BUILDS.nearest_image(image, (10, 0), "amd64") is None
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.placement.engine import LESSER_SHARE, breakdown, eviction_helps, judge, total
 from app.placement.ranking import best_position, tie_break, wire_scores
-from app.placement.scorers import not_known_to_have_code_for_this_gpu
+from app.placement.scorers import image_without_known_code
 from tests.builders import demand, gpus, node, pod, policies, policy
 
 NAMES = sorted((f"n{index}" for index in range(50)), key=tie_break)
@@ -124,7 +124,7 @@ def test_gpu_newer_than_the_toolkit_is_taken_with_half_the_score(
     made = node(product=product, driver="610.43.02", labels=labels)
 
     assert judge(pod_demand, made, recount=True) is None
-    assert not_known_to_have_code_for_this_gpu(pod_demand, made.node_class) is doubted
+    assert image_without_known_code(pod_demand, made.node_class) is doubted
     scores = breakdown(pod_demand, made).values()
     mean = sum(score * weight for score, weight in scores) / sum(weight for _, weight in scores)
     assert math.isclose(total(pod_demand, made), LESSER_SHARE**doubted * mean)
@@ -134,7 +134,7 @@ def test_minimum_doubts_no_gpu() -> None:
     """F35: an image with a newer toolkit meets a minimum too, so a minimum says nothing about machine code."""
     pod_demand = demand(pod(annotations={"cuda": "11.6"}))
 
-    assert not not_known_to_have_code_for_this_gpu(pod_demand, node(product="NVIDIA-B200").node_class)
+    assert not image_without_known_code(pod_demand, node(product="NVIDIA-B200").node_class)
 
 
 def test_pod_without_gpus_fits_anywhere() -> None:
