@@ -15,7 +15,7 @@ from tests.builders import gpus, knowledge, node_document, pod, policies
 from tests.stepping import MOST_REFERENCES
 
 NODES = 30_000
-ROUNDS = 3
+ROUNDS = 6
 
 
 def explanation_steps() -> Generator[None, None, Explanation]:
