@@ -30,7 +30,7 @@ from app.admission.reviewed_pod import (
     is_exempt,
     limited_warnings,
 )
-from app.admission.validators import run_validators
+from app.admission.validators import run_validators, warning_of
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX, read_pod
 from app.policy.match import Ruling
@@ -208,10 +208,11 @@ def _mutated(review: ReviewedPod) -> ReviewResult:
         return _result(review, warnings=limited_warnings(warned_reasons), reasons=reasons)
     # 2. The record: the changes, those that milder policies withhold, and the annotation about them.
     applied = [change for mutator, change in changes if _is_applied(review, mutator, change)]
-    audits_more = review.ruling.audited != review.ruling.warned
-    audited_changes = _run_milder(review, Action.Audit)[1] if audits_more else []
-    warned = _withheld("warns", warned_changes, changes)
-    audited = _withheld("audits", audited_changes, changes + warned_changes)
+    warned, audited = _withheld("warns", warned_changes, changes), list[str]()
+    if review.ruling.audited != review.ruling.warned:
+        audit, audited_changes = _run_milder(review, Action.Audit)
+        audited = _withheld("audits", audited_changes, changes + warned_changes)
+        audited += _audited_refusals(audit, warned_reasons)
     record = (*(change.record for change in applied), *warned, *audited)
     operations = [operation for change in applied for operation in change.operations]
     decision, decision_warnings = _decision(review, record, changed=bool(operations))
@@ -351,6 +352,12 @@ def _withheld(
     """Record the changes of a level which no stricter one makes."""
     seen = {change.record for _, change in stricter}
     return [f"{NOT_DONE}policy only {verb}: {change.record}" for _, change in changes if change.record not in seen]
+
+
+def _audited_refusals(audit: ReviewedPod, warned: list[str]) -> list[str]:
+    """Record what policies that only audit would refuse, and none that warns; nothing is refused otherwise."""
+    problems = (problem for problem in run_validators(audit, audit)[0] if warning_of(problem) not in warned)
+    return [f"{NOT_DONE}policy only audits: refusal: {problem.message}" for problem in problems]
 
 
 def _decision(review: ReviewedPod, record: tuple[str, ...], changed: bool) -> tuple[list[Operation], list[str]]:

@@ -301,4 +301,9 @@ def run_validators(review: ReviewedPod, milder: ReviewedPod) -> tuple[tuple[Reas
     if milder is review:
         return reasons, []
     warned = (problem for validator in validators_of(milder) for problem in validator(milder))
-    return reasons, [f"{problem.advice} (warning only)" for problem in warned if problem not in reasons]
+    return reasons, [warning_of(problem) for problem in warned if problem not in reasons]
+
+
+def warning_of(problem: Reason) -> str:
+    """Write what a policy that only warns would refuse."""
+    return f"{problem.advice} (warning only)"

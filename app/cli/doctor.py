@@ -25,6 +25,7 @@ from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
 from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.kubeconfig import Load
+from app.cluster.prometheus import silent_registries
 from app.cluster.slipped_pods import slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
@@ -43,6 +44,7 @@ from app.doctor.held_gpus import (
 )
 from app.doctor.node_states import NOT_READY, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
+from app.doctor.replica_checks import registries_that_are_silent
 from app.doctor.webhook_checks import GUARD, Webhook, pod_to_try, webhooks
 from app.explain.explanation import GangVerdict
 from app.explain.gang_placement import gang_verdict
@@ -257,6 +259,8 @@ def doctor(
         Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
     )
     idle = PrometheusOptions(prometheus).idle(state)
+    silence = asyncio.run(silent_registries(prometheus)) if prometheus else {}
+    silent_since = {name: f"{now() - dt.timedelta(seconds=age):%Y-%m-%d %H:%M}Z" for name, age in silence.items()}
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         stored = [{"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in read.get(kind, ())] or objects
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
@@ -278,6 +282,7 @@ def doctor(
             *refused_pods(objects, state.knowledge.families),
             *examine_held(read_held_gpus(pods, state.knowledge, idle)),
             *_gangs_that_wait(_gang_verdicts(cluster.world)),
+            *registries_that_are_silent(silent_since),
         )
         if survey is not None:
             live = examine_live(fleet.load(), cluster, survey, namespace, scheduler_config)

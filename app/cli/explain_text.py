@@ -190,9 +190,8 @@ def _fixes(console: Console, explanation: Explanation, most: int) -> None:
         return
     console.print("[bold]smallest changes that help[/] [dim](each verified)[/]")
     ending = [fix for fix in explanation.fixes if any(edit.evicts for edit in fix.edits)][:1]
-    for number, fix in enumerate(explanation.fixes, 1):
-        if number > most and fix not in ending:
-            continue
+    first = explanation.fixes[:most]
+    for number, fix in enumerate((*first, *(fix for fix in ending if fix not in first)), 1):
         opened = f" [dim]→ {escape(fix.opened_nodes)}[/]"
         for position, edit in enumerate(fix.edits):
             prefix = f"  [bold]{number}[/] " if not position else "    [dim]and[/] "

@@ -251,8 +251,9 @@ def waiting_in(namespace: str, objects: Iterable[JSONObject]) -> Iterator[PodToE
             owner = controller_of(pod)
             alike.setdefault(f"{owner.uid if owner else key_of(pod)} {template_hash(pod, ())}", []).append(pod)
     for first, *others in alike.values():
-        more = f", as {len(others)} more like it" if others else ""
-        yield PodToExplain(first, True, f"since {_created(first) or 'an unknown time'}{more}:")
+        since = f"since {created}" if (created := _created(first)) else ""
+        words = ", ".join(filter(None, (since, f"as {len(others)} more like it" if others else "")))
+        yield PodToExplain(first, True, f"{words}:" if words else "")
 
 
 def _missing(wanted: Sequence[JSONObject], have: Iterable[JSONObject]) -> tuple[JSONObject, ...] | None:

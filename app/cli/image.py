@@ -66,7 +66,7 @@ def image(
     state.images.put(reference, facts)
     pod = {"metadata": {"name": "image", "namespace": "default"}, "spec": {"containers": [container]}}
     explanation = finish(explain(pod, world_of(state, policies)))
-    report = ImageReport(reference, facts.digest, facts.architectures, dict(facts.variables), explanation)
+    report = ImageReport(reference, facts.digest, facts.architectures, facts.variables, explanation)
     show(report, output, lambda console: _show(console, report))
 
 

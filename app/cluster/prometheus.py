@@ -21,6 +21,8 @@ QUERY_SECONDS = 20.0
 ANSWER_BYTES = 32 << 20
 """140,000 series of some 230 bytes: the two metrics enabled by default, of 5,000 nodes with 14 GPUs."""
 
+SILENCE = "max by (registry) (gpu_usher_registry_silence_seconds) > 0"
+
 
 class SeriesValue(msgspec.Struct):
     """One series of an instant query: labels, and the pair of time and value."""
@@ -128,13 +130,9 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     Raises SourceError if it is not one.
     """
     answer = read_result(body, "vector")
-    try:
-        rows = [VECTOR.decode(raw) for raw in answer.data.result]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
     samples: list[MetricSample] = []
     not_finite = 0
-    for row in rows:
+    for row in _rows(answer):
         value = _number(row.value[1])
         if value is None:
             not_finite += 1
@@ -147,6 +145,27 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
         *(warning[:200] for warning in answer.warnings[:1]),
     ]
     return PollResult(samples, "; ".join(problems) or None)
+
+
+def _rows(answer: QueryAnswer) -> list[SeriesValue]:
+    try:
+        return [VECTOR.decode(raw) for raw in answer.data.result]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
+
+
+async def silent_registries(url: str) -> dict[str, float]:
+    """Return for how many seconds registries of images have not answered our replicas, of those that do not answer.
+
+    Raises SourceError.
+    """
+    client = PrometheusClient(url, None)
+    try:
+        body = await client.ask("/api/v1/query", {"query": SILENCE}, ANSWER_BYTES, QUERY_SECONDS)
+    finally:
+        await client.close()
+    silence = ((row.metric.get("registry", ""), _number(row.value[1])) for row in _rows(read_result(body, "vector")))
+    return {registry: seconds for registry, seconds in silence if seconds}
 
 
 def _number(text: str) -> float | None:

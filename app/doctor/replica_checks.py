@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of our own replicas: whether the Services that callers use have a ready endpoint, and of our Deployments.
+"""Checks of our own replicas: of the Services that callers use, of our Deployments, and of what they read.
 
 The API server sends a webhook's call to a ready endpoint of its Service. Where there is none the call fails, whatever
 the cause, and the webhook's failurePolicy decides about the pod.
@@ -241,3 +241,11 @@ def deployments(cluster: ExaminedCluster) -> Iterator[Finding]:
             remedy = f"kubectl -n {cluster.namespace} describe deployment {name}"
             text = f"has {available} of {desired} replicas available{without}"
             yield finding("ReplicasUnavailable", text, remedy, object_name("Deployment", item))
+
+
+def registries_that_are_silent(since: Mapping[str, str]) -> Iterator[Finding]:
+    """Report registries of images that do not answer the component image-facts, each `since` a time."""
+    remedy = "/statusz (images) has its last error; look at registries.yaml, the CA, and egress (NetworkPolicy)"
+    for registry, time in sorted(since.items()):
+        text = f"does not answer since {time}: images that were not read before are judged by their names"
+        yield advice("RegistrySilent", text, remedy, f"Registry {registry}")

@@ -143,6 +143,7 @@ KINDS: Mapping[str, str] = {
     "tolerate": "a toleration",
     "change-selector": "another nodeSelector",
     "drop-selector": "no nodeSelector",
+    "change-affinity": "another node affinity",
     "drop-affinity": "less node affinity",
     "honor-taints": "a topology spread without tainted nodes",
     "soften-spread": "a softer topology spread",

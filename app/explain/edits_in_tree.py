@@ -54,7 +54,7 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if key == OPERATING_SYSTEM:
             return  # an image for Windows runs on Windows alone
         present = near_miss.node.labels.get(key)
-        architecture = (architecture_of(near_miss.node.node_class) or "").lower().replace(" ", "-")
+        architecture = _architecture(near_miss.node)
         wrong_label = key == FAMILY and bool(architecture) and present not in (None, architecture)
         to, new = (PRODUCT, near_miss.node.labels.get(PRODUCT)) if wrong_label else (key, present)
 
@@ -66,8 +66,8 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
             pod["spec"]["nodeSelector"][to] = new
 
         if wrong_label and architecture.startswith(value) and new:
-            text = f"set nodeSelector {to}: {new} instead of {key}: {value}, which the node's label calls {present}"
-            yield Edit("change-selector", f"{text}: the label is wrong", 9, change)
+            text = f"set nodeSelector {to}: {new} instead of {key}: {value}, {_WRONG_LABEL.format(present)}"
+            yield Edit("change-selector", text, 9, change)
         elif present is not None and not wrong_label:
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
             by_form = near_miss.snapshot.knowledge.products.by_form
@@ -82,6 +82,14 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
 OPERATING_SYSTEM = "kubernetes.io/os"
 HOSTNAME = "kubernetes.io/hostname"
 """The label that names a node: names of nodes are not near each other by their letters."""
+
+
+_WRONG_LABEL = "which the node's label calls {}: the label is wrong"
+
+
+def _architecture(node: Node) -> str:
+    """Write the architecture of a node's GPUs as GPU Feature Discovery does since 0.17.1; empty if it is not known."""
+    return (architecture_of(node.node_class) or "").lower().replace(" ", "-")
 
 
 def _distance(asked: str, present: str) -> float:
@@ -112,6 +120,20 @@ def drop_affinity(near_miss: NearMiss) -> Iterator[Edit]:
             if not (terms[index]["matchExpressions"] or terms[index].get("matchFields")):
                 del affinity[REQUIRED_TERMS]
 
+        labels, names = near_miss.node.labels, _architecture(near_miss.node)
+        if keys == FAMILY and not unnamed and names and labels.get(FAMILY) not in (None, names) and PRODUCT in labels:
+            rule = term.expressions[unmet[0]][1]
+            product = {"key": PRODUCT, "operator": "In", "values": [labels[PRODUCT]]}
+
+            def change(
+                pod: EditedDocument, index: int = index, position: int = unmet[0], new: object = product
+            ) -> None:
+                terms = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED_TERMS]["nodeSelectorTerms"]
+                terms[index]["matchExpressions"][position] = new
+
+            if rule and any(map(rule.allows, (names, names.partition("-")[0]))):
+                text = f"require {PRODUCT}: {labels[PRODUCT]} in the node affinity instead of {FAMILY}"
+                yield Edit("change-affinity", f"{text}, {_WRONG_LABEL.format(labels[FAMILY])}", 9, change)
         what = ", ".join(filter(None, (keys, "metadata.name" if unnamed else "")))
         yield Edit("drop-affinity", f"drop {what} from the required node affinity", 22 + len(unmet), drop)
 

@@ -283,7 +283,7 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
     if (cuda := required_cuda(pod_object(pod.review.document))) and pod.node:
         yield f'judged with the annotation {CUDA}: "{cuda}", which the start error names: set it on the pod'
     if not (fitting or pod.node or pod.ending):
-        yield from who_is_in_the_way(scheduled_pod, snapshot)
+        yield from who_is_in_the_way(scheduled_pod, snapshot, pod.live)
         yield from labels_of_no_node(scheduled_pod, snapshot)
     node = snapshot.nodes.get(pod.node or "")
     for condition in node.conditions if node is not None else ():

@@ -15,8 +15,9 @@ from app.dra.cluster_devices import ClusterDevices
 from app.dra.pod_claims import generated_claims
 from app.explain.container_requests import amount_text
 from app.explain.pod_start import shortened
-from app.explain.survey import ScheduledPod
+from app.explain.survey import NodeJudge, ScheduledPod
 from app.intree.api_server import node_selector
+from app.intree.checks import InTreeRefusal
 from app.knowledge.gpu_resources import matches_whole_name, similar_resources
 from app.knowledge.products import Products
 from app.kube.existing_pods import deployment_of
@@ -162,27 +163,38 @@ def answer_of_scheduler(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"the last answer of {pod.scheduler} was: {shortened(message)}"
 
 
-def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:
+def who_is_in_the_way(scheduled_pod: ScheduledPod, snapshot: World, live: bool) -> Iterator[str]:
     """Say of a pod that fits nowhere which holders of GPUs wait for it, or end for it."""
-    pod, deployment = scheduled_pod.pod, deployment_of(pod_object(scheduled_pod.document).metadata)
-    if node := pod.nominated_node_name:
+    if node := scheduled_pod.pod.nominated_node_name:
         yield f"kube-scheduler has chosen {node} for it, and waits until the pods that it preempts there have ended"
-    holders = {
-        usage.name: usage.node
-        for name in snapshot.nodes
-        for usage in snapshot.state.allocations.bound(name)
-        if usage.bound
-    }
-    template = pod.labels.get("pod-template-hash")
-    for other in snapshot.existing_pods or ():
-        same = deployment and (other.pod.namespace, other.deployment) == (pod.namespace, deployment)
-        if same and other.name in holders and other.pod.labels.get("pod-template-hash") != template:
+    former, judge = _former_pods(scheduled_pod, snapshot), NodeJudge(scheduled_pod, snapshot.used, None)
+    for place in snapshot.nodes.values() if former else ():
+        held = [usage for usage in snapshot.state.allocations.bound(place.name) if usage.bound and usage.name in former]
+        free = place.free
+        for usage in held:
+            free = free.with_units(usage.units, usage.memory_mib)
+        # What kube-scheduler counts is not given back here, so that its transient refusals stay.
+        left = judge.objections(replace(place, free=free)) if held else ()
+        if held and all(isinstance(one, InTreeRefusal) and one.transient for one in left):
+            unless = "" if live else "unless its strategy is Recreate, "
             yield (
-                f"{other.name} on {other.node} holds GPUs and is a pod of the same Deployment: unless its strategy is "
-                "Recreate, an update ends that pod only when the new one is ready, so that waiting does not help; "
-                "maxSurge: 0 with maxUnavailable: 1 ends it first"
+                f"{held[0].name} on {place.name} holds GPUs and is a pod of the same Deployment: {unless}an update "
+                "ends that pod only when the new one is ready, so that waiting does not help; maxSurge: 0 with "
+                "maxUnavailable: 1, or strategy Recreate, ends it first"
             )
             return
+
+
+def _former_pods(scheduled_pod: ScheduledPod, snapshot: World) -> set[str]:
+    """Name the pods with a node that are of another template of the same Deployment, and do not end."""
+    pod, deployment = scheduled_pod.pod, deployment_of(pod_object(scheduled_pod.document).metadata)
+    template = pod.labels.get("pod-template-hash")
+    return {
+        other.name
+        for other in snapshot.existing_pods or ()
+        if deployment and (other.pod.namespace, other.deployment) == (pod.namespace, deployment)
+        if not other.terminating and other.pod.labels.get("pod-template-hash") != template
+    }
 
 
 def labels_of_no_node(scheduled_pod: ScheduledPod, snapshot: World) -> Iterator[str]:

@@ -145,9 +145,9 @@ class ImageReader:
             state.failing_since = self._clock.now()
 
     def measure(self) -> None:
-        """Set the gauge of silence."""
-        silence = [state["failing_seconds"] for state in self.status()["registries"].values()]
-        self._metrics.registry_silence.set(max((seconds for seconds in silence if seconds is not None), default=0))
+        """Set the gauges of silence."""
+        for registry, state in self.status()["registries"].items():
+            self._metrics.registry_silence.labels(registry).set(state["failing_seconds"] or 0)
 
     def status(self) -> Mapping[str, Any]:
         """Return the part of /statusz about images."""

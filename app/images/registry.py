@@ -43,7 +43,7 @@ from app.images.documents import (
     read_reference,
     variables_of,
 )
-from app.knowledge.image_configs import ImageFacts, accepted_by_one
+from app.knowledge.image_configs import ImageFacts
 from app.values.computations import T
 from app.values.errors import BadInput, SourceError
 
@@ -197,7 +197,7 @@ class Registries(ScrapeClient):
             raise SourceError("manifest: got no config, wants that of an image", "malformed")
         read = [(await self._document(talk, f"blobs/{config.digest}", Config))[1] for config in configs]
         platforms = {one.architecture: variables_of(one) for one in read if one.os == "linux" and one.architecture}
-        return ImageFacts(digest, tuple(platforms), tuple(accepted_by_one([*platforms.values()]).items()))
+        return ImageFacts(digest, tuple((name, tuple(found.items())) for name, found in platforms.items()))
 
     async def _document(self, talk: _Conversation, path: str, kind: type[T]) -> tuple[str, T]:
         """Read a document, and compare its digest with that of the path, or for a tag with what the registry says."""

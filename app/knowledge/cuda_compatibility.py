@@ -67,7 +67,8 @@ RequireExpression = tuple[tuple[tuple[RequireClause, ...], ...], ...]
 class HostFacts:
     """The facts about a node with which clauses are compared; a comparison with an unknown fact, None, holds.
 
-    `datacenter` says that the GPU is not of a consumer brand (GeForce, TITAN); `product` is its normal form.
+    `datacenter` says that the GPU is not of a consumer brand (GeForce, TITAN); `product` is its normal form;
+    `architecture` is that of the CPU.
     """
 
     driver: Version | None
@@ -75,6 +76,7 @@ class HostFacts:
     capability: Version | None
     datacenter: bool | None
     product: str | None = None
+    architecture: str | None = None
 
     def brands(self) -> frozenset[str] | None:
         """Give the brands that NVML may name; None where nothing is known of the GPU."""
@@ -295,7 +297,8 @@ class CUDANeed:
     GPUs that do not support it. `capability_floor` is the least compute capability of the image family. `unsupported`
     are the known compute capabilities that the toolkit no longer supports, and `targets` those for which it can
     generate machine code, None if that is not checked. `requirement` is the requirement in the container's own
-    environment, empty if there is none. `evidence` says in words where the need comes from.
+    environment, empty if there is none, and `requirements` is that on each CPU architecture, where these differ.
+    `evidence` says in words where the need comes from.
     """
 
     cuda: Version
@@ -311,6 +314,7 @@ class CUDANeed:
     evidence: str = field(compare=False)
     forward_depends: bool = False
     forced_compat: bool = False
+    requirements: tuple[tuple[str, RequireExpression], ...] = ()
 
     @property
     def inferred(self) -> bool:
@@ -359,7 +363,8 @@ def judge_driver(need: CUDANeed, host: HostFacts) -> Compatibility:
         raise ValueError("judge_driver: wants a known driver")
     if not need.requirement:
         return _judge_by_version(need, host, host.driver)
-    if not requirement_holds(need.requirement, host):
+    requirement = next((one for name, one in need.requirements if name == host.architecture), need.requirement)
+    if not requirement_holds(requirement, host):
         return Compatibility.RequirementUnmet
     judged = _judge_by_version(need, host, host.driver)
     return max(judged, Compatibility.Forward) if need.trusts_requirement else judged

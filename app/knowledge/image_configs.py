@@ -31,13 +31,22 @@ Environment = Mapping[str, str | None]
 class ImageFacts:
     """What an image carries, by the digest of its index or manifest.
 
-    `architectures` are the CPU architectures of GPU machines that it runs on, or else the first that it runs on; none
-    if it does not run on Linux. `variables` are those of its environment that are read.
+    `platforms` are the CPU architectures of GPU machines that it runs on, or else the first that it runs on, each with
+    those variables of its environment that are read; none if it does not run on Linux.
     """
 
     digest: str
-    architectures: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...]
+    platforms: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The CPU architectures of its platforms."""
+        return tuple(architecture for architecture, _ in self.platforms)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What is said whichever platform a container has."""
+        return accepted_by_one([dict(variables) for _, variables in self.platforms])
 
 
 def kept_variables(variables: Iterable[str]) -> dict[str, str]:

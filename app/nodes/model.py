@@ -188,7 +188,8 @@ class NodeClass(HashedOnce):
     @property
     def host(self) -> HostFacts:
         """The facts by which the requirement of a container image is evaluated."""
-        return HostFacts(self.driver, self.cuda, self.compute_capability, self.datacenter, self.product)
+        capability, datacenter = self.compute_capability, self.datacenter
+        return HostFacts(self.driver, self.cuda, capability, datacenter, self.product, self.architecture)
 
     def by_device_variant(self) -> tuple["NodeClass", ...]:
         """Give the class as it would be with devices of each kind alone; only itself if they are of one kind."""

@@ -86,7 +86,7 @@ def container_needs(
 ) -> Iterator[tuple[CUDANeed, bool]]:
     """List the need of each container for which there is evidence, and whether it is required or only preferred."""
     for container in containers:
-        environment = dict(container.facts.variables if container.facts else ()) | dict(container.env)
+        environment = (container.facts.variables if container.facts else {}) | dict(container.env)
         if container.facts is None:
             environment.pop(CUDA_VERSION, None)  # without the image it is not known whether a requirement replaces it
         lifted = environment.get(DISABLE) in TRUE
@@ -101,7 +101,7 @@ def container_needs(
         elif from_image and container.facts and (cuda := cuda_version(environment)):
             carried = _carried(cuda, inferred, expression if COMPAT_PACKAGE in environment else None)
             need = _image_need(carried, container, knowledge, lifted, "image's config,")
-            yield replace(need, requirement=expression), not lifted
+            yield replace(need, requirement=expression, requirements=_by_platform(container)), not lifted
         elif from_image and expression:
             yield _environment_need(container, expression, knowledge, "image's config,"), True
         elif inferred is not None:
@@ -160,8 +160,17 @@ def _environment_need(
     cuda = lowest_cuda(expression)
     evidence = f"container {container.name}: {source} NVIDIA_REQUIRE_*"
     if cuda is not None:
-        return replace(minimum_need(cuda, evidence, knowledge), requirement=expression)
-    return CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), None, expression, evidence)
+        need = minimum_need(cuda, evidence, knowledge)
+    else:
+        need = CUDANeed((0,), True, (0,), None, None, (), None, frozenset(), None, expression, evidence)
+    return replace(need, requirement=expression, requirements=_by_platform(container))
+
+
+def _by_platform(container: Container) -> tuple[tuple[str, RequireExpression], ...]:
+    """Give the requirement with which a container starts on each platform of its image, where these differ."""
+    platforms = container.facts.platforms if container.facts else ()
+    found = tuple((name, requirement_of(dict(variables) | dict(container.env))) for name, variables in platforms)
+    return found if len({expression for _, expression in found}) > 1 else ()
 
 
 def _image_need(

@@ -26,7 +26,7 @@ class Action(Enum):
     """The actions, from the strictest: Enforce, Warn, Audit, Off.
 
     Enforce patches and refuses pods. Warn returns a warning instead, and lowers the scores of nodes that Enforce would
-    exclude. Audit only logs and counts. "Off" does nothing; quote it, because YAML readers differ on it.
+    exclude. Audit records in the decision annotation what admission would do. Quote "Off", which YAML readers misread.
     """
 
     Off = "Off"

@@ -259,7 +259,8 @@ class Metrics:
         )
         self.registry_silence = self._gauge(
             "gpu_usher_registry_silence_seconds",
-            "Time since which a registry of images does not answer; of several the longest, 0: all answer",
+            "Time since which a registry of images does not answer; 0: it answers",
+            "registry",
         )
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:

@@ -110,6 +110,32 @@ def test_each_level_records_what_it_adds_to_what_is_enforced() -> None:
     assert "warned" not in str(apply(one, result.operations)["spec"])
 
 
+AUDITED = "not done, policy only audits: refusal: asks for 2 GPUs; at most 1 per pod is allowed (policy audited)"
+
+
+@pytest.mark.parametrize(
+    ("warned", "record"),
+    [
+        pytest.param("", [AUDITED], id="audited alone"),
+        pytest.param("admission: {maxGPUsPerPod: 1}", [], id="warned of as well"),
+        pytest.param("admission: {maxGPUsPerPod: 2}", [AUDITED], id="another limit is warned of"),
+    ],
+)
+def test_what_an_audited_rule_would_refuse_is_recorded_and_not_told(warned: str, record: list[str]) -> None:
+    """F20: who turns a rule on reads in the annotations, or in the audit log, whom it would hit."""
+    documents = (
+        policy("warned", f"priority: 2, action: Warn, {warned}"),
+        policy("audited", "priority: 1, action: Audit, admission: {maxGPUsPerPod: 1}"),
+    )
+
+    result = admit(pod(container({"nvidia.com/gpu": "2"})), policies(*documents))
+
+    assert result.allowed
+    assert [line for line in result.record if "refusal" in line] == record
+    assert [text for text in result.warnings if "audit" in text] == []
+    assert len(result.warnings) == ("maxGPUsPerPod: 1" in warned)
+
+
 def test_refusal_is_not_repeated_as_a_warning_of_a_policy_that_says_the_same() -> None:
     """F20."""
     documents = (

@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher explain`: from a file, a snapshot, the demo and a running service; text, wide, JSON, YAML (F83)."""
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
+from app.cli.explain_text import print_explanation
+from app.cli.explained_objects import waiting_in
 from app.cli.verbs import app
 from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.demo.sample_fleets import demo_fleet
+from app.explain.counterfactual import EvictedPod, Fix, FixStep
+from app.explain.pending_pod import explain
 from app.kube.existing_pods import existing_pods_of
+from app.values.computations import finish
 from app.values.errors import BadInput
 from app.world.state import State
-from tests.builders import gpus, knowledge, make_service, pod, policy
+from app.world.world import world_of
+from tests.builders import gpus, knowledge, make_service, pod, policies, policy
 from tests.running import running
 
 RUN = CliRunner()
@@ -78,15 +87,51 @@ def test_nodes_shows_what_stands_against_each(file: str, words: list[str]) -> No
 
 
 def test_namespace_without_a_name_lists_what_waits_in_it() -> None:
-    """F83: since when, the cause, and the first change, in three lines each."""
+    """F83: the cause and the first change of each pod; a sample fleet does not say since when."""
     listed, empty = explained("-n", "language", "--demo-fleet", "weekday"), explained("-n", "x", "--demo")
 
     lines = listed.output.splitlines()
-    assert lines[0].startswith("since ")
-    assert lines[1].startswith("language/distill fits on none of 23 nodes: not enough free GPUs")
-    assert lines[2].startswith("  → allow NVIDIA-H100-80GB-HBM3 too")
+    assert lines[0].startswith("language/distill fits on none of 23 nodes: not enough free GPUs")
+    assert lines[1].startswith("  → allow NVIDIA-H100-80GB-HBM3 too")
     assert listed.exit_code == 1
     assert (empty.exit_code, "no pod of namespace x waits" in empty.output) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("created", "number", "title"),
+    [
+        pytest.param("2026-11-28T09:00:00Z", 1, "since 2026-11-28T09:00:00Z:", id="a time"),
+        pytest.param("2026-11-28T09:00:00Z", 3, "since 2026-11-28T09:00:00Z, as 2 more like it:", id="and others"),
+        pytest.param(None, 3, "as 2 more like it:", id="others alone"),
+        pytest.param(None, 1, "", id="neither"),
+    ],
+)
+def test_waiting_pod_is_titled_by_what_is_known_of_it(created: str | None, number: int, title: str) -> None:
+    """F83: pods of one controller and template are one."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    pods = [pod(gpus(1)) for _ in range(number)]
+    for index, one in enumerate(pods):
+        times = {"creationTimestamp": created} if created else {}
+        one["metadata"] |= {"name": f"p-{index}", "ownerReferences": [owner], **times}
+
+    assert [one.of for one in waiting_in("team-a", pods)] == [title]
+
+
+def test_changes_that_are_shown_are_numbered_without_gaps() -> None:
+    """F84: a change that ends pods is shown besides the first three, wherever it comes."""
+    console, ended = Console(file=io.StringIO(), width=160, record=True), (EvictedPod("other/p", 0, {}),)
+    steps = [FixStep("k", "pod", f"change {name}", ended if name == "e" else ()) for name in "abcde"]
+    found = finish(explain(NOWHERE, world_of(State(knowledge()), policies())))
+
+    print_explanation(console, replace(found, fixes=tuple(Fix((step,), "n", 1) for step in steps)))
+
+    lines = [line for line in console.export_text().splitlines() if "change " in line]
+    assert [line.partition(" →")[0] for line in lines] == [
+        "  1 change a",
+        "  2 change b",
+        "  3 change c",
+        "  4 change e",
+    ]
 
 
 def test_json_and_yaml_say_the_same(file: str) -> None:

@@ -2,15 +2,19 @@
 """A real Prometheus between exporters and the service: its labels are understood, and lost series are forgotten."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
+from typer.testing import CliRunner
 
+from app.cli.verbs import app
 from app.cluster.gpu_health_polling import HealthPoller
-from app.cluster.prometheus import Prometheus, query
+from app.cluster.prometheus import Prometheus, query, silent_registries
 from app.nodes.gpu_health import Health
 from app.telemetry.metrics import Metrics
 from app.world.state import State
@@ -207,3 +211,26 @@ def test_service_that_asks_a_prometheus_shows_it_and_is_ready_without(program: P
             assert clients.ops.get("/readyz").status_code == 200
             assert state()["source"] == server.url
             assert state()["error"]
+
+
+def test_doctor_names_the_registry_that_does_not_answer_and_since_when(program: Path, tmp_path: Path) -> None:
+    """F167, F87: from the gauge of the replicas, the longest silence of several."""
+    metrics = Metrics()
+    for registry, seconds in (("nvcr.io", 600), ("r.example:5000", 0)):
+        metrics.registry_silence.labels(registry).set(seconds)
+
+    async def silence() -> dict[str, float]:
+        found: dict[str, float] = {}
+        while not found:
+            await asyncio.sleep(0.02)
+            found = await silent_registries(server.url)
+        return found
+
+    with scraped(program, tmp_path) as (exporter, server):
+        exporter.body = generate_latest(metrics.registry)
+        found = asyncio.run(asyncio.wait_for(silence(), SOON_SECONDS))
+        said = CliRunner().invoke(app, ["doctor", "--demo-fleet", "weekday", "--prometheus", server.url])
+
+    assert found == {"nvcr.io": 600}
+    assert re.search(r"RegistrySilent: does not answer since \d{4}-\d\d-\d\d \d\d:\d\dZ: images", said.output)
+    assert "on Registry nvcr.io" in said.output

@@ -175,13 +175,34 @@ def test_wrong_label_of_the_family_is_named_and_leads_to_no_other_gpu(
     one = {"gpus": 1, "gpu": gpu, "driver": "570.124.06", "cuda": "12.8", "busy": [0], "cpu": "8"}
     mislabelled = {**one, "names": ["mislabelled"], "labels": {"nvidia.com/gpu.family": label}}
     fleet = {"description": "some", "pools": [mislabelled, Pool("a100", "A100", "12.4", 8, 0, 32).document()]}
-    document = pod()
-    document["spec"]["nodeSelector"] = {"nvidia.com/gpu.family": asked}
+    chosen, required = pod(), pod()
+    chosen["spec"]["nodeSelector"] = {"nvidia.com/gpu.family": asked}
+    expression = {"key": "nvidia.com/gpu.family", "operator": "In", "values": ["hopper", asked]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    required["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
-    first = answer(world_under({"fleet": fleet}), document).fixes[0]
+    first, of_affinity = (answer(world_under({"fleet": fleet}), each).fixes[0] for each in (chosen, required))
 
-    assert (first.node, first.opens) == ("mislabelled", 1)
+    wrong = f", which the node's label calls {label}: the label is wrong"
+    assert (first.node, first.opens, of_affinity.node, of_affinity.opens) == ("mislabelled", 1, "mislabelled", 1)
     assert first.edits[0].text == (
-        f"set nodeSelector nvidia.com/gpu.product: {product} instead of nvidia.com/gpu.family: {asked}, "
-        f"which the node's label calls {label}: the label is wrong"
+        f"set nodeSelector nvidia.com/gpu.product: {product} instead of nvidia.com/gpu.family: {asked}{wrong}"
     )
+    assert of_affinity.edits[0].text == (
+        f"require nvidia.com/gpu.product: {product} in the node affinity instead of nvidia.com/gpu.family{wrong}"
+    )
+
+
+def test_family_that_no_label_has_wrong_is_only_dropped_from_the_node_affinity() -> None:
+    """F84: Ampere is not asked for by mistake where the node is Ada and says so."""
+    gpu = {"name": "NVIDIA L4", "memory": 23034, "compute": "8.9"}
+    one = {"names": ["right"], "gpus": 1, "gpu": gpu, "driver": "570.124.06", "cuda": "12.8", "busy": [0], "cpu": "8"}
+    document = pod()
+    expression = {"key": "nvidia.com/gpu.family", "operator": "In", "values": ["ampere"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    document["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+    for label in ("ada-lovelace", "turing"):
+        fleet = {"description": "some", "pools": [{**one, "labels": {"nvidia.com/gpu.family": label}}]}
+        texts = [edit.text for fix in answer(world_under({"fleet": fleet}), document).fixes for edit in fix.edits]
+        assert texts == ["drop nvidia.com/gpu.family from the required node affinity"]

@@ -9,6 +9,7 @@ import pytest
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import NOT_LOOKED_AT, PendingCause, cause_of, told_of_scheduler
 from app.explain.pending_pod import explain
+from app.kube.existing_pods import existing_pods_of
 from app.kube.pending_pods import read_pending_pod, unseen_by
 from app.kube.pod_object import pod_object
 from app.values.computations import finish
@@ -242,3 +243,69 @@ def test_value_of_a_selector_that_is_nearest_to_what_was_written_comes_first() -
     first = explanation(document, cluster(*nodes)).fixes[0]
 
     assert first.edits[0].text == "set nodeSelector nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3 instead of H100"
+
+
+HASHES = {"ReplicaSet": "pod-template-hash", "LeaderWorkerSet": "leaderworkerset.sigs.k8s.io/template-revision-hash"}
+"""The label of a pod with the hash of its template, by the kind of its workload; else that of StatefulSets."""
+
+
+def of_llm(name: str, template: str, count: int = 2, kind: str = "ReplicaSet", **more: Any) -> dict[str, Any]:
+    """Write a pod of a template of a workload llm, which is a Deployment if the owner is a ReplicaSet."""
+    spec: dict[str, Any] = {**more.pop("spec", {}), **({"nodeName": "l4"} if more.pop("bound", False) else {})}
+    document = pod(gpus(count), **spec)
+    owner = f"llm-{template}" if kind == "ReplicaSet" else "llm"
+    owner_kind = "StatefulSet" if kind == "LeaderWorkerSet" else kind
+    reference = {"apiVersion": "apps/v1", "kind": owner_kind, "name": owner, "uid": template, "controller": True}
+    labels = {HASHES.get(kind, "controller-revision-hash"): template}
+    document["metadata"] |= {"name": name, "uid": name, "labels": labels, "ownerReferences": [reference], **more}
+    return document
+
+
+OLD = of_llm("old", "a", bound=True)
+ENDING = of_llm("old", "a", bound=True, deletionTimestamp="2026-11-28T09:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "others", "told"),
+    [
+        pytest.param(of_llm("new", "b"), [OLD], True, id="its former pod holds the GPUs"),
+        pytest.param(of_llm("new", "b", 4), [OLD, of_llm("older", "a", bound=True)], True, id="two do"),
+        pytest.param(of_llm("new", "b", 3), [OLD, pod(gpus(2), nodeName="l4")], False, id="there are too few anyway"),
+        pytest.param(of_llm("new", "b", spec={"nodeSelector": {"pool": "b"}}), [OLD], False, id="another pool"),
+        pytest.param(of_llm("next", "a"), [OLD], False, id="a further replica of the same template"),
+        pytest.param(of_llm("new", "b"), [ENDING], False, id="the former pod ends already"),
+        pytest.param(
+            of_llm("llm-0", "b", kind="StatefulSet"),
+            [of_llm("llm-1", "a", kind="StatefulSet", bound=True)],
+            False,
+            id="a StatefulSet, which ends a pod first",
+        ),
+        pytest.param(
+            of_llm("llm-x", "b", kind="DaemonSet"),
+            [of_llm("llm-y", "a", kind="DaemonSet", bound=True)],
+            False,
+            id="a DaemonSet, the same",
+        ),
+        pytest.param(
+            of_llm("llm-0", "b", kind="LeaderWorkerSet"),
+            [of_llm("llm-1", "a", kind="LeaderWorkerSet", bound=True)],
+            False,
+            id="a LeaderWorkerSet, whose leaders are of a StatefulSet",
+        ),
+    ],
+)
+def test_update_that_waits_for_its_own_former_pod_is_told_with_the_cure(
+    waiting: dict[str, Any], others: list[dict[str, Any]], told: bool
+) -> None:
+    """F83: a Deployment makes the new pod first (maxSurge); with Recreate it makes none while a former one is there."""
+    state = State(knowledge())
+    held = sum(int(one["spec"]["containers"][0]["resources"]["limits"][GPU]) for one in others)
+    state.put_node(node_document("l4", offers={GPU: held}, labels={"nvidia.com/gpu.count": str(held)}))
+    for one in others:
+        state.put_pod(one)
+    world = world_of(state, shipped(), existing_pods=existing_pods_of(others))
+
+    text = notes(stored(waiting, conditions=[SCHEDULED]), world, live=True)
+
+    assert told == ("old on l4 holds GPUs and is a pod of the same Deployment: an update ends that pod only" in text)
+    assert told == ("maxSurge: 0 with maxUnavailable: 1, or strategy Recreate, ends it first" in text)

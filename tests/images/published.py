@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.knowledge.image_configs import ImageFacts, accepted_by_one, kept_variables
+from app.knowledge.image_configs import ImageFacts, kept_variables
 
 INDEX_TYPE, MANIFEST_TYPE = (f"application/vnd.oci.image.{kind}.v1+json" for kind in ("index", "manifest"))
 BRANDS = tuple("tesla unknown nvidia nvidiartx geforce geforcertx quadro quadrortx titan titanrtx".split(" "))  # noqa: SIM905
@@ -39,8 +39,8 @@ NGC = ("CUDA_VERSION=12.9.1.010", "NVIDIA_REQUIRE_CUDA=cuda>=9.0", "NVIDIA_PRODU
 
 def facts(digest: str = "sha256:" + "1" * 64, **environments: tuple[str, ...]) -> ImageFacts:
     """Make the facts of an image by CPU architecture."""
-    together = accepted_by_one([kept_variables(env) for env in environments.values()])
-    return ImageFacts(digest, tuple(environments), tuple(together.items()))
+    platforms = ((name, tuple(kept_variables(env).items())) for name, env in environments.items())
+    return ImageFacts(digest, tuple(platforms))
 
 
 @dataclass

@@ -126,7 +126,25 @@ BOTH = facts(amd64=CUDA_12_4, arm64=CUDA_12_4_ARM)
         pytest.param(BASE, ARM, OTHER, id="amd64 alone on a Grace machine"),
         pytest.param(BASE, AMD, "", id="amd64 alone"),
         pytest.param(BOTH, ARM, "", id="both platforms"),
-        pytest.param(BOTH, {**ARM, "driver": "535.54.03"}, "", id="a branch that only the list of amd64 names"),
+        pytest.param(BOTH, {**ARM, "driver": "535.54.03"}, UNMET, id="a branch that only the list of amd64 names"),
+        pytest.param(BOTH, {**AMD, "driver": "535.54.03"}, "", id="which counts on amd64"),
+        pytest.param(BOTH, {"driver": "535.54.03"}, "", id="and where the CPU is not known"),
+        pytest.param(BOTH, {**ARM, "driver": "550.54.15"}, "", id="a driver that both lists accept"),
+        pytest.param(
+            BOTH,
+            {**ARM, "driver": "535.54.03", "env": env(NVIDIA_REQUIRE_CUDA="cuda>=12.2")},
+            "",
+            id="the pod's counts",
+        ),
+        pytest.param(
+            BOTH,
+            {**ARM, "driver": "535.54.03", "env": env(NVIDIA_REQUIRE_MORE="driver>=500")},
+            UNMET,
+            id="the pod's joins that of the platform",
+        ),
+        pytest.param(
+            BOTH, {**ARM, "driver": "535.54.03", "env": env(NVIDIA_DISABLE_REQUIRE="1")}, "", id="lifted on both"
+        ),
         pytest.param(BOTH, {**ARM, "driver": "515.43.04"}, UNMET, id="a branch that neither list names"),
         pytest.param(
             facts(amd64=CUDA_12_4, arm64=("CUDA_VERSION=11.8.0", "NVIDIA_REQUIRE_CUDA=cuda>=11.8")),

@@ -53,9 +53,10 @@ class Scene:
         clock = Clock(now=lambda: self.now, chance=lambda: 0.0)
         self.reader = ImageReader(source, self.index, self.metrics, clock, most=most)
 
-    def silence(self) -> float:
+    def silence(self) -> float | None:
         self.reader.measure()
-        return next(iter(self.metrics.registry_silence.collect())).samples[0].value
+        labels = {"registry": "r.example"}
+        return self.metrics.registry.get_sample_value("gpu_usher_registry_silence_seconds", labels)
 
     def want(self, *images: str) -> None:
         self.index.want(read_pod(pod(*(gpus(1, image=image, name=f"c{i}") for i, image in enumerate(images)))))

@@ -158,8 +158,8 @@ CASES: dict[str, Case] = {
         "10m",
     ),
     "GpuUsherRegistrySilent": (
-        {"gpu_usher_registry_silence_seconds": "0+60x40"},
-        {"gpu_usher_registry_silence_seconds": "0+60x14 0x26"},
+        {'gpu_usher_registry_silence_seconds{registry="nvcr.io"}': "0+60x40"},
+        {'gpu_usher_registry_silence_seconds{registry="nvcr.io"}': "0+60x14 0x26"},
         "30m",
     ),
     "GpuUsherIdleWhilePodsWait": (

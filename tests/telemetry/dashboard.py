@@ -133,7 +133,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Images: registry silence, readings",
                 (
-                    gauge("gpu_usher_registry_silence_seconds", "silence in s"),
+                    gauge("gpu_usher_registry_silence_seconds", "{{registry}}: silence in s", "registry"),
                     rate("gpu_usher_image_readings_total", "outcome"),
                 ),
             ),

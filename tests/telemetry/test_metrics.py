@@ -38,8 +38,9 @@ CLOSED: dict[str, set[str]] = {
     "unit": set(UNITS.values()),
 }
 """Label → its values. `version`, `python`, `hash` and `le` may have any, one per process, policy set or bucket."""
-OPEN = {"version", "python", "hash", "le", "namespace"}
-"""`namespace` is that of the metrics of use alone, with fifty values at most (test_use_metrics.py)."""
+OPEN = {"version", "python", "hash", "le", "namespace", "registry"}
+"""`namespace` is that of the metrics of use alone, with fifty values at most (test_use_metrics.py);
+`registry` is one of the operator's list."""
 
 
 @pytest.mark.skipif(isinstance(find_promtool(), str), reason=str(find_promtool()))
