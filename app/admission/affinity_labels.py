@@ -41,7 +41,8 @@ from app.placement.class_filters import (
 )
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
-from app.policy.needs import UNSTATED, WITH_FACT, Fact, MatchExpression, Need, number_at_least
+from app.policy.facts import UNSTATED, Fact, MatchExpression, number_at_least
+from app.policy.needs import WITH_FACT, Need
 from app.policy.schema_placement import SharingWish
 from app.values.versions import ABOVE_ANY_MINOR, Version
 from app.world.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
