@@ -225,20 +225,11 @@ MIG_STATES_AT_REST = {None, "success", MIG_FAILED}
 MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
 """Values that MIG Manager writes besides success (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
 
-UPGRADE_STATES_REFUSED = frozenset(
-    {
-        "cordon-required",
-        "wait-for-jobs-required",
-        "pod-deletion-required",
-        "drain-required",
-        "node-maintenance-required",
-        "post-maintenance-required",
-        "pod-restart-required",
-        "validation-required",
-        "uncordon-required",
-        "upgrade-failed",
-    }
-)
+UPGRADE_STATES_REFUSED = frozenset({
+    "cordon-required", "wait-for-jobs-required", "pod-deletion-required", "drain-required", "uncordon-required",
+    "node-maintenance-required", "post-maintenance-required", "pod-restart-required", "validation-required",
+    "upgrade-failed",
+})  # fmt: skip
 """NVIDIA/k8s-operator-libs pkg/upgrade/consts.go; upgrade-required alone only scores down
 (docs/reference/compatibility.md#node-states)."""
 

@@ -91,11 +91,12 @@ class Fact:
     """A fact about the GPUs of a node, and where it is written; a value that is None is unknown.
 
     `own` gives the value of a class of nodes, and `of` that for a demand, where it is another. `at_most` gives an upper
-    bound of an unknown value. `label` is the label by GPU Feature Discovery (GFD), and `dialect_label` the field of a
-    cloud's dialect that names its label. `by_unit` says that a MIG slice that is requested by name has its own value,
-    which the labels do not say. `template` gives the labels of a new node with a product. `member` is the member of a
-    device in NVIDIA's DRA driver; `any_vendor` says that drivers of other vendors have it too, and that a device may
-    lack it. `by_product` says that the product decides the value, so that its labels can stand for it.
+    bound of an unknown value. `label` is the label by GPU Feature Discovery (GFD), `more` are further labels that it is
+    read from, and `dialect_label` is the field of a cloud's dialect that names its label. `by_unit` says that a MIG
+    slice that is requested by name has its own value, which the labels do not say. `template` gives the labels of a new
+    node with a product. `member` is the member of a device in NVIDIA's DRA driver; `any_vendor` says that drivers of
+    other vendors have it too, and that a device may lack it. `by_product` says that the product decides the value, so
+    that its labels can stand for it.
     """
 
     name: str
@@ -104,12 +105,18 @@ class Fact:
     of: Callable[[Demand, NodeClass], Any] | None = None
     at_most: Callable[[NodeClass], Any] = lambda _: None
     label: str = ""
+    more: tuple[str, ...] = ()
     dialect_label: str = ""
     by_unit: bool = False
     template: Callable[[Product], Mapping[str, str]] = lambda _: {}
     member: str = ""
     any_vendor: bool = False
     by_product: bool = True
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The labels that it is read from."""
+        return tuple(filter(None, (self.label, *self.more)))
 
     def value(self, demand: Demand, node: NodeClass) -> Any:
         """Give the value for a demand on nodes of a class."""
@@ -127,25 +134,31 @@ def fact_of_label(
     words: Mapping[str, tuple[str, ...]],
     own: Callable[[NodeClass], str | None] = lambda _: None,
     former: Mapping[str, str] = {},
+    excluded: Mapping[str, str] = {},
     otherwise: str | None = None,
     by_product: bool = True,
     member: str = "",
 ) -> Fact:
     """Make the fact of a label whose texts stand for words, all others for `otherwise`; what `own` says counts first.
 
-    `former` is the text that releases without a word of it write, which is true of other words as well. The label of a
-    node with several products counts only for a fact that no product decides.
+    `former` is the text that releases without a word of it write, which is true of other words as well. `excluded` are
+    further labels with the text by which the value is `otherwise`, whatever the label says. The label of a node with
+    several products counts only for a fact that no product decides.
     """
 
     def value(node: NodeClass) -> str | None:
+        if any(node.fact(key) == text for key, text in excluded.items()):
+            return otherwise
         text = None if by_product and node.several_models else node.fact(label)
         return own(node) or next((word for word, texts in words.items() if text in texts), otherwise)
 
     def on_label(key: str, wanted: Iterable[str]) -> tuple[MatchExpression, ...]:
         texts = {text for word in wanted for text in (*words[word], former.get(word)) if text}
-        return ({"key": key, "operator": "In", "values": sorted(texts)},)
+        never = ({"key": other, "operator": "NotIn", "values": [text]} for other, text in excluded.items())
+        return ({"key": key, "operator": "In", "values": sorted(texts)}, *never)
 
-    return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, by_product=by_product, member=member)
+    compared = replace(ONE_OF, on_label=on_label)
+    return Fact(name, compared, value, label=label, more=tuple(excluded), by_product=by_product, member=member)
 
 
 SINCE = {(5,): "Maxwell", (6,): "Pascal", (7,): "Volta", (7, 5): "Turing", (8,): "Ampere", (8, 9): "Ada Lovelace"}
@@ -172,8 +185,8 @@ class FactConstraint:
 
     `own` gives the value, or `of` where it depends on the demand too; `asked` gives what is wanted, one of UNSTATED
     where nothing is. `wants` is the end of the refusal, with `{}` for what is wanted. Of a node whose value is unknown
-    (None) the upper bound `at_most` is judged; without one, a demand that refuses unknown facts refuses the node. `name`
-    is the fact in that refusal; without a name no demand refuses the node.
+    (None) the upper bound `at_most` is judged; without one, a demand that refuses unknown facts refuses the node, with
+    `name` for the fact. Without a name no demand does.
     """
 
     own: Callable[[NodeClass], Any]

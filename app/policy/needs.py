@@ -334,8 +334,8 @@ CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
     "spec.placement.confidentialComputing", "confidential_computing", "confidential computing",
     (Code.ConfidentialComputingOff,),
     list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
-    fact_of_label("confidential computing", CC_MODE, _CC_MODES,
-                  lambda node: "off" if node.fact(CC_READY) == "false" else None, otherwise="off", by_product=False),
+    fact_of_label("confidential computing", CC_MODE, _CC_MODES, excluded={CC_READY: "false"}, otherwise="off",
+                  by_product=False),
     "no confidential computing", "cc.mode.state on or ppcie, and cc.ready.state true",
 )  # fmt: skip
 """GPUs in a mode that protects data; a node of which nothing is known is refused."""
