@@ -41,7 +41,8 @@ from app.placement.class_filters import (
 )
 from app.placement.filters import PRODUCT_FILTERS
 from app.policy.demand import Demand
-from app.policy.needs import UNSTATED, WITH_FACT, Fact, MatchExpression, Need, number_at_least
+from app.policy.facts import UNSTATED, Fact, MatchExpression, number_at_least
+from app.policy.needs import WITH_FACT, Need
 from app.policy.schema_placement import SharingWish
 from app.values.versions import ABOVE_ANY_MINOR, Version
 from app.world.fleet_facts import STATE_KEYS, FleetFacts, NodeGroup, fitting_groups
@@ -77,25 +78,17 @@ def _class_of(label: str, knowledge: Knowledge) -> NodeClass:
     return read_node_class({PRODUCT: label}, (), knowledge)
 
 
-def labels_accepted(demand: Demand, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
-    """List the product labels that a demand for known products may run on.
-
-    They are the table's, in every form that GFD writes, and those that fitting nodes carry now.
-    """
-    known = {label for label in _known_labels(demand, knowledge) if not refused_by_label(demand, label, knowledge)}
-    return sorted(known | label_values(fitting, PRODUCT))
-
-
-def labels_refused(
-    demand: Demand, node_groups: Iterable[NodeGroup], fitting: Iterable[NodeGroup], knowledge: Knowledge
+def _values(
+    key: str, candidates: Iterable[str], refused: Callable[[str], bool], fitting: Iterable[NodeGroup], wanted: bool
 ) -> list[str]:
-    """List the product labels that the demand can never run on, of the fleet and, where it names families, of clouds.
+    """List the values of a product label that the demand may run on, or (not `wanted`) those that it never can.
 
-    Without those of clouds an autoscaler could add a machine of another product, which the fleet does not have yet.
+    Values that fitting nodes carry now are always among the first.
     """
-    others = _products_of_clouds(knowledge) if names_only_known_products(demand) else frozenset[str]()
-    other_labels = (label_values(node_groups, PRODUCT) | others) - label_values(fitting, PRODUCT)
-    return sorted(label for label in other_labels if refused_by_label(demand, label, knowledge))
+    carried = label_values(fitting, key)
+    if wanted:
+        return sorted({value for value in candidates if not refused(value)} | carried)
+    return sorted(value for value in set(candidates) - carried if refused(value))
 
 
 @lru_cache(maxsize=4)
@@ -105,18 +98,6 @@ def _products_of_clouds(knowledge: Knowledge) -> frozenset[str]:
     named = {label for dialect in clouds.dialects for labels in dialect.values.values() for label in labels}
     named |= {label for row in clouds.instances.rows for label in row.products}
     return frozenset(label for label in named if knowledge.products.find(label))
-
-
-def values_accepted(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
-    """List a cloud's label values of the products that a demand for known products may run on."""
-    known = {value for value in dialect.values if not refused_by_value(demand, dialect, value, knowledge)}
-    return sorted(known | label_values(fitting, dialect.key))
-
-
-def values_refused(demand: Demand, dialect: Dialect, fitting: Iterable[NodeGroup], knowledge: Knowledge) -> list[str]:
-    """List a cloud's label values of the products that the demand can never run on, in the fleet or not."""
-    other_values = set(dialect.values) - label_values(fitting, dialect.key)
-    return sorted(value for value in other_values if refused_by_value(demand, dialect, value, knowledge))
 
 
 def vendor_exclusions(
@@ -199,14 +180,18 @@ def product_expressions(context: NeedContext) -> ExpressionsByDialect:
     # The labels of a family cannot be listed: a node to come may have a variant that no table has.
     listed = bool(demand.products) and all(pattern.listed for any_of in demand.products for pattern in any_of)
     known = names_only_known_products(demand)
-    by_gfd = (
-        labels_accepted(demand, context.fitting_groups, knowledge)
-        if listed
-        else labels_refused(demand, context.fleet.node_groups, context.fitting_groups, knowledge)
+    if listed:
+        candidates: Iterable[str] = _known_labels(demand, knowledge)
+    else:  # without those of clouds an autoscaler could add a machine of another product, which the fleet has not yet
+        clouds = _products_of_clouds(knowledge) if known else frozenset[str]()
+        candidates = label_values(context.fleet.node_groups, PRODUCT) | clouds
+    by_gfd = _values(
+        PRODUCT, candidates, lambda one: refused_by_label(demand, one, knowledge), context.fitting_groups, listed
     )
     expressions[GFD] = expressions[OLD_GFD] = _product_expressions(demand, PRODUCT, by_gfd, listed)
     for dialect in context.clouds:
-        values = (values_accepted if known else values_refused)(demand, dialect, context.fitting_groups, knowledge)
+        refused = partial(refused_by_value, demand, dialect, knowledge=knowledge)
+        values = _values(dialect.key, dialect.values, refused, context.fitting_groups, known)
         expressions[dialect.name] = _product_expressions(demand, dialect.key, values, known)
     return expressions
 

@@ -29,7 +29,8 @@ from app.knowledge.products import ProductPattern
 from app.knowledge.tables import Knowledge
 from app.nodes.conditions import ARCHITECTURE, PRODUCT, SHARING
 from app.policy.demand import Demand
-from app.policy.needs import WITH_FACT, MatchExpression
+from app.policy.facts import MatchExpression
+from app.policy.needs import WITH_FACT
 from app.values.label_requirements import label_requirement, match_expression
 from app.world.fleet_facts import FleetFacts, NodeGroup, fitting_groups
 

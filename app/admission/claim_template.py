@@ -25,7 +25,8 @@ from app.kube.claimed_devices import PublishedShares
 from app.kube.device_models import NVIDIA_DRIVER
 from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand
-from app.policy.needs import ATTRIBUTES, UNSTATED, WITH_FACT, Fact, semver, semver_at_least
+from app.policy.facts import ATTRIBUTES, UNSTATED, Fact, semver, semver_at_least
+from app.policy.needs import LEAST_MEMORY, WITH_FACT
 from app.policy.schema_placement import SharingWish
 from app.values.versions import Version
 
@@ -257,7 +258,7 @@ def with_sharing(devices: RequestedDevices, demand: Demand, shares: PublishedSha
         return replace(devices, shareable=False) if whole else devices
     if devices.profiles:
         return replace(devices, no_share="a share of a MIG slice: a claim takes a whole slice")
-    memory = demand.declared_mib or demand.memory_mib
+    memory = demand.declared_mib or LEAST_MEMORY.value(demand)
     if memory and "memory" in shares.capacities:
         return replace(devices, capacity=(("memory", f"{memory}Mi"),), shareable=True)
     if "shares" in shares.capacities:

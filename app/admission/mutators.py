@@ -26,7 +26,7 @@ from app.admission.requested_resources import apply_mig_fallback, choose_smalles
 from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.admission.runtime_class import set_runtime_class
 from app.admission.tolerations import add_tolerations
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge import AdmissionRules
 
 Mutator = Callable[[ReviewedPod], Iterator[PodChange]]
 

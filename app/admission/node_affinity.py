@@ -13,7 +13,7 @@ from app.admission.json_patch import Operation, append, apply, put
 from app.admission.reviewed_pod import PodChange, ReviewedPod
 from app.kube.pods import PREFIX
 from app.nodes.conditions import PRESENT, PRODUCT
-from app.policy.needs import MatchExpression
+from app.policy.facts import MatchExpression
 from app.values.json_members import member, objects
 
 NODE_AFFINITY = ("spec", "affinity", "nodeAffinity")

@@ -17,6 +17,7 @@ from app.admission.tolerations import taint_tolerated
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
 from app.kube.pods import PREFIX, Container
 from app.nodes.conditions import PRODUCT
+from app.policy.needs import LEAST_MEMORY, NVLINK
 from app.policy.schema_placement import SharingWish
 from app.values.errors import BadInput
 from app.values.json_members import member, objects, strings
@@ -105,16 +106,17 @@ def apply_mig_fallback(review: ReviewedPod) -> Iterator[PodChange]:
 def choose_smallest_slice(review: ReviewedPod) -> Iterator[PodChange]:
     """Give a pod that asks for one GPU and states its memory the smallest slice or product that holds it."""
     demand, whole = review.ruling.demand, review.context.world.knowledge.families.mig_gpu
-    if not review.rules.right_sizing or not demand.memory_mib or demand.resources != ((whole, 1),):
+    wanted = LEAST_MEMORY.value(demand)
+    if not review.rules.right_sizing or not wanted or demand.resources != ((whole, 1),):
         return
     if demand.sharing is not SharingWish.Any and PREFIX + "sharing" in review.pod.annotations:
         return  # the pod itself wants a whole GPU; a policy with Exclusive allows slices too
-    if demand.sharing is SharingWish.Shared or demand.nvlink or demand.mig_profile is not None:
+    if demand.sharing is SharingWish.Shared or NVLINK.value(demand) or demand.mig_profile is not None:
         return
     offers = _offers(review)
     if offers:
         best = offers[0].size.memory_mib
-        why = f"gpu-memory asks for {demand.memory_mib} MiB, and the slice has {best} MiB"
+        why = f"gpu-memory asks for {wanted} MiB, and the slice has {best} MiB"
         yield _replacement(review, whole, offers[0].resource, why)
         return
     sizes: dict[str, int] = {}

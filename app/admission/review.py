@@ -34,7 +34,7 @@ from app.admission.validators import run_validators, warning_of
 from app.kube.pod_limits import ANNOTATIONS_BYTES
 from app.kube.pods import DECISION, PREFIX, read_pod
 from app.policy.match import Ruling
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge import AdmissionRules
 from app.policy.schema import Action
 from app.values.reasons import Code, Reason, reason
 

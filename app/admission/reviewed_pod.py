@@ -16,7 +16,7 @@ from app.knowledge.tables import Knowledge
 from app.kube.pods import PREFIX, Container, Pod, read_pod
 from app.policy.compiled import PolicySet
 from app.policy.match import Ruling
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge import AdmissionRules
 from app.policy.schema import Action
 from app.values.reasons import Reason
 from app.world.fleet_facts import NodeGroup, fitting_groups

@@ -12,7 +12,7 @@ from app.admission.reviewed_pod import PodChange, PodForm, ReviewedPod
 from app.knowledge.gpu_resources import Families, Family
 from app.kube.pods import toleration_covers
 from app.policy.match import Ruling
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge import AdmissionRules
 from app.world.fleet_facts import Taint
 
 Toleration = dict[str, str]

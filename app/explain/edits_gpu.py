@@ -26,11 +26,11 @@ from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import ProductPattern, Products, normal_form
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pods import PREFIX, Pod
-from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import SHARES, Node, NodeClass, Sharing
 from app.placement.filters import allows_product
 from app.policy.demand import Demand
 from app.policy.needs import LEAST_CUDA, LEAST_MEMORY, MIG_PROFILE, NEEDS, Need
+from app.values.quantity import enough_memory
 from app.values.reasons import Code, join_with_or
 from app.values.versions import ABOVE_ANY_MINOR, show_version
 
@@ -329,7 +329,7 @@ def _asked_memory(near_miss: NearMiss, which: Callable[..., int] = min) -> int:
 def _less_memory(near_miss: NearMiss) -> str:
     """Write the memory of the node's GPUs where it is less than that of every requested product; else empty."""
     memory_mib = near_miss.node.node_class.memory_mib
-    if memory_mib and memory_mib < MEMORY_TOLERANCE * _asked_memory(near_miss):
+    if memory_mib and not enough_memory(memory_mib, _asked_memory(near_miss)):
         return f"{memory_mib} MiB of memory each"
     return ""
 

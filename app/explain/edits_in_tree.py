@@ -25,9 +25,9 @@ from app.knowledge.products import normal_form
 from app.kube.pod_object import REQUIRED_TERMS
 from app.kube.pod_requests import read_amounts
 from app.nodes.conditions import FAMILY, PRODUCT
-from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node
-from app.policy.needs import architecture_of
+from app.policy.facts import architecture_of
+from app.values.quantity import enough_memory
 
 
 def tolerate(near_miss: NearMiss) -> Iterator[Edit]:
@@ -73,7 +73,8 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
             by_form = near_miss.snapshot.knowledge.products.by_form
             rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
             asked, offered = [row.memory_mib or 0 if row else 0 for row in rows] or (0, 0)
-            lesser = f": {offered} MiB of memory each, not {asked}" if 0 < offered < MEMORY_TOLERANCE * asked else ""
+            less = offered and not enough_memory(offered, asked)
+            lesser = f": {offered} MiB of memory each, not {asked}" if less else ""
             text = f"set nodeSelector {key}: {present} instead of {value}{lesser}"
             yield Edit("change-selector", text, weight + 20 * bool(lesser), change)
         yield Edit("drop-selector", f"drop {key}: {value} from nodeSelector", 22, drop)

@@ -70,7 +70,6 @@ from app.kube.gangs import Gang
 from app.kube.pod_limits import check_constraints
 from app.kube.pod_object import pod_object
 from app.kube.pods import PREFIX
-from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import Node, NodeClass
 from app.placement.class_filters import lacks_code, lacks_code_words
 from app.placement.engine import breakdown, class_for_demand, judge_class, total
@@ -78,7 +77,7 @@ from app.placement.ranking import demand_scores, ranking_key
 from app.placement.scheduler_demand import place_is_promised
 from app.placement.scorers import PENALTIES
 from app.policy.demand import Demand
-from app.policy.needs import memory_of_unit
+from app.policy.needs import NEEDS
 from app.values.reasons import Code, Reason
 from app.values.versions import show_driver
 from app.world.scheduling_groups import gang_of_pod
@@ -301,10 +300,8 @@ def _notes(pod: _ReadPod, nodes: _JudgedNodes, events: Sequence[Mapping[str, Any
         if (lack := lacks_code(scheduled_pod.demand, one)) is not None:
             lacking.setdefault(lack, []).append(one)
     yield from starmap(lacks_code_words, lacking.items())
-    memory = (memory_of_unit(scheduled_pod.demand, one) or 0 for one in classes)
-    asked = scheduled_pod.demand.memory_mib
-    if asked and (less := min((mib for mib in memory if 0 < mib < asked), default=0)):
-        yield f"asked {asked} MiB per GPU, tested >= {int(asked * MEMORY_TOLERANCE)}: a node that fits has {int(less)}"
+    for row in NEEDS:
+        yield from row.tolerated(scheduled_pod.demand, classes)
     if not pod.node and not pod.review.has_our_scheduler and scheduled_pod.demand.requests_gpus:
         yield (
             f"admission leaves this pod as it is, since it names scheduler {scheduled_pod.pod.scheduler_name}: a "
@@ -472,10 +469,11 @@ def _best(
 def _fitting_node(demand: Demand, node: Node, value: float, score: int, products: Products) -> FittingNode:
     """Say what the node gives, and break its total down: each scorer's score and weight, and the penalties."""
     parts, row = breakdown(demand, node), products.find(node.node_class.product or "")
-    memory = memory_of_unit(demand, node.node_class)
+    gives = {resource: node.node_class.unit_words(resource) for resource, _ in demand.resources}
+    memory = node.node_class.memory_of(gives)
     return FittingNode(
         node=node.name,
-        gives={resource: node.node_class.unit_words(resource) for resource, _ in demand.resources},
+        gives=gives,
         product=(row.label if row is not None else node.node_class.product or "") * demand.requests_gpus,
         memory_mib=int(memory) if memory and demand.requests_gpus else None,
         driver=show_driver(node.node_class.driver) if node.node_class.driver and demand.requests_gpus else "",

@@ -24,6 +24,7 @@ from app.nodes.conditions import (
     PRODUCT,
 )
 from app.nodes.model import Node, NodeClass
+from app.values.quantity import enough_memory
 
 AT_WORK = "pending"
 """The state that a pause of the device plugin implies, because MIG_STATE may not be updated yet."""
@@ -33,9 +34,6 @@ OPERANDS = (
     *(f"nvidia.com/gpu.deploy.{name}" for name in ("driver", "container-toolkit", "operator-validator")),
 )
 """Labels that the GPU Operator writes to each node that it manages."""
-MEMORY_TOLERANCE = 0.93
-"""The share of its nominal memory that a GPU reports at least: an 80 GB H100 reports 81,559 MiB, and GDDR cards with
-ECC report 0.9375 (docs/reference/sharing-and-memory.md#memory; app/knowledge/gpu_products.yaml, conventions)."""
 MIG_FAILED = "failed"
 TO_COME = "to come"
 """The state of a node whose wished layout is not made, while no state or that of another layout is labelled."""
@@ -68,7 +66,7 @@ def may_offer_later(node: Node, resource: str, amount: int) -> bool:
     wished, asked = nominal_size(profile_in_layout(node.labels.get(MIG_CONFIG, "")) or ""), nominal_size(profile)
     if wished is None or asked is None:
         most = node.node_class.memory_mib
-        return asked is None or most is None or asked.memory_mib * MEMORY_TOLERANCE <= most
+        return asked is None or most is None or enough_memory(most, asked.memory_mib)
     return wished.is_size_of(asked)
 
 

@@ -10,7 +10,7 @@ from app.knowledge.cuda_compatibility import HostFacts
 from app.knowledge.dcgm import GPUCondition
 from app.knowledge.gpu_evidence import GPUPromise
 from app.knowledge.mig_geometry import GPULayout
-from app.knowledge.mig_profiles import profile_of
+from app.knowledge.mig_profiles import nominal_size, profile_of
 from app.knowledge.products import WHOLE_MILLI as WHOLE_MILLI
 from app.kube.claimed_devices import DeviceChoices
 from app.kube.numa_zones import NUMAZones
@@ -267,6 +267,18 @@ class NodeClass(HashedOnce):
     def slice_mib(self, profile: str) -> int | None:
         """Give the labelled memory of a MIG slice in MiB; None if no label has it."""
         return next((mib for name, mib in self.slice_memory if name == profile), None)
+
+    def memory_of(self, resources: Collection[str]) -> float | None:
+        """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU.
+
+        GFD's label of a slice is less than the nominal size in its name: 9,856 MiB for a 1g.10gb.
+        """
+        if slices := list(filter(None, map(profile_of, resources))):
+            nominal = ((profile, nominal_size(profile)) for profile in slices)
+            sizes = (self.slice_mib(profile) or (size.memory_mib if size else None) for profile, size in nominal)
+            return min((size for size in sizes if size is not None), default=None)
+        mps = any(self.unit(name) is Sharing.MPS for name in resources)
+        return self.memory_mib / self.replicas if mps and self.memory_mib is not None else self.memory_mib
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The class filters about the unit of a GPU resource, about images, and about the state of a node.
 
-A unit has memory, sharing, a MIG profile, an interconnect and a form factor. An image starts on the node's CPU and
-driver, and has code for its GPUs, or not. A node's MIG configuration or driver may be in change, and its GPUs
-unhealthy. filters.py has the other filters, and the order of all.
+A unit has a sharing and a MIG profile. An image starts on the node's CPU and driver, and has code for its GPUs, or not.
+A node's MIG configuration or driver may be in change, and its GPUs unhealthy. filters.py has the other filters, and the
+order of all. What compares one value with what is wanted is a FactConstraint (policy/facts.py); the functions compare
+several: the units of several resources, a slice with a whole GPU, a driver or a machine with each image.
 """
 
 from collections.abc import Iterable
+from operator import attrgetter, contains, ne
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, Compatibility, CUDANeed, judge_driver
 from app.knowledge.image_code import ImageBuild
 from app.knowledge.mig_profiles import SliceSize, nominal_size, profile_of
-from app.nodes.mig_state import MEMORY_TOLERANCE, MIG_FAILED
+from app.nodes.mig_state import MIG_FAILED
 from app.nodes.model import SHARED_UNITS, SHARES, UNSHARED, NodeClass, Sharing
 from app.policy.demand import Demand
+from app.policy.facts import FactConstraint
 from app.policy.schema_placement import HealthAction, SharingWish
+from app.values.quantity import enough_memory
 from app.values.reasons import Code, Reason, join_with_or, reason
 from app.values.versions import show_driver, show_version
 
@@ -104,7 +108,7 @@ def _unit_covers(demand: Demand, node: NodeClass, requested: SliceSize) -> bool:
     units = {node.unit(resource) for resource, _ in demand.resources} or {node.sharing}
     whole = units <= UNSHARED and demand.sharing is not SharingWish.Shared
     most = node.memory_mib if node.memory_mib is not None else node.memory_at_most
-    return whole and (most is None or most >= MEMORY_TOLERANCE * requested.memory_mib)
+    return whole and (most is None or enough_memory(most, requested.memory_mib))
 
 
 def image_for_machine(demand: Demand, node: NodeClass) -> Reason | None:
@@ -216,51 +220,34 @@ def toolkit_targets_gpu(demand: Demand, node: NodeClass) -> Reason | None:
     return None
 
 
-MIG_STATES_READY = {None, "success"}
-"""Any other state (nodes/mig_state.py) refuses, for whole GPUs too (docs/reference/compatibility.md#node-states)."""
+MIG_STATES_AT_REST = {None, "success", MIG_FAILED}
+"""In any other state (nodes/mig_state.py) the layout is being changed, which refuses whole GPUs too
+(docs/reference/compatibility.md#node-states)."""
 
 MIG_STATES_AT_CHANGE = ("failed", "pending", "rebooting")
 """Values that MIG Manager writes besides success (NVIDIA/mig-parted deployments/container/reconfigure-mig.sh)."""
 
-UPGRADE_STATES_REFUSED = frozenset(
-    {
-        "cordon-required",
-        "wait-for-jobs-required",
-        "pod-deletion-required",
-        "drain-required",
-        "node-maintenance-required",
-        "post-maintenance-required",
-        "pod-restart-required",
-        "validation-required",
-        "uncordon-required",
-        "upgrade-failed",
-    }
-)
+UPGRADE_STATES_REFUSED = frozenset({
+    "cordon-required", "wait-for-jobs-required", "pod-deletion-required", "drain-required", "uncordon-required",
+    "node-maintenance-required", "post-maintenance-required", "pod-restart-required", "validation-required",
+    "upgrade-failed",
+})  # fmt: skip
 """NVIDIA/k8s-operator-libs pkg/upgrade/consts.go; upgrade-required alone only scores down
 (docs/reference/compatibility.md#node-states)."""
 
 
-def mig_valid(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node whose MIG layout GFD labels as invalid."""
-    if not node.mig_invalid:
-        return None
-    return reason(Code.MIGInvalid, "MIG layout of the node is invalid", "one profile on all GPUs, or strategy mixed")
-
-
-def mig_config_settled(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node whose MIG layout MIG Manager is changing, has yet to make, or failed to change."""
-    if node.mig_state in MIG_STATES_READY:
-        return None
-    if node.mig_state == MIG_FAILED:
-        return reason(Code.MIGLayoutFailed, "MIG Manager failed to make the node's layout", "mig.config.state success")
-    return reason(Code.MIGReconfiguring, "MIG layout of the node is being changed", "mig.config.state success")
-
-
-def driver_settled(_demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node whose driver is being upgraded."""
-    if node.upgrade_state not in UPGRADE_STATES_REFUSED:
-        return None
-    return reason(Code.DriverUpgrading, "GPU driver of the node is being upgraded", "upgrade-done")
+SETTLED = (
+    FactConstraint(attrgetter("mig_invalid"), ne, lambda _: True, Code.MIGInvalid,
+               "MIG layout of the node is invalid", "one profile on all GPUs, or strategy mixed"),
+    FactConstraint(attrgetter("mig_state"), ne, lambda _: MIG_FAILED, Code.MIGLayoutFailed,
+               "MIG Manager failed to make the node's layout", "mig.config.state success"),
+    FactConstraint(attrgetter("mig_state"), contains, lambda _: MIG_STATES_AT_REST, Code.MIGReconfiguring,
+               "MIG layout of the node is being changed", "mig.config.state success"),
+    FactConstraint(attrgetter("upgrade_state"), lambda refused, state: state not in refused,
+               lambda _: UPGRADE_STATES_REFUSED, Code.DriverUpgrading,
+               "GPU driver of the node is being upgraded", "upgrade-done"),
+)  # fmt: skip
+"""What a node must not go through: a MIG layout that is invalid, failed, being changed or to come, a driver upgrade."""
 
 
 _WITHDRAWN = reason(Code.GPUUnhealthy, "the device plugin has withdrawn GPUs of the node", "all devices healthy")

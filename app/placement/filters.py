@@ -6,35 +6,33 @@ now. Both give None if the node fits. Messages name what the pod wants, and no v
 (docs/reference/reasons.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
+from operator import attrgetter
 
 from app.knowledge.mig_geometry import place_instances
 from app.knowledge.mig_profiles import profile_of
 from app.kube.numa_zones import NUMAZones, topology_refusal
 from app.nodes.model import FreeResources, NodeClass, Sharing
-from app.nodes.reading import lacks_handler
 from app.placement.class_filters import (
+    SETTLED,
     driver_new_enough,
-    driver_settled,
     gpus_healthy,
     image_for_machine,
     image_has_code,
-    mig_config_settled,
     mig_profile_offered,
-    mig_valid,
     several_units_allowed,
     sharing_allowed,
     toolkit_targets_gpu,
 )
 from app.placement.mig_slices import exceeds_all_gpus, profiles_of, requested_slices
 from app.policy.demand import Demand, DemandClass
-from app.policy.needs import LEAST_CAPABILITY, WITH_FACT
+from app.policy.facts import ClassFilter, FactConstraint
+from app.policy.needs import CONSTRAINTS, LEAST_CAPABILITY, NODE_SELECTOR, WITH_FACT
 from app.values.label_requirements import all_allow
 from app.values.reasons import Code, Reason, join_with_or, reason
 
-ClassFilter = Callable[[Demand, NodeClass], Reason | None]
 FreeFilter = Callable[[Demand, FreeResources], Reason | None]
 
 
@@ -100,19 +98,16 @@ def _devices_tainted(resource: str) -> Reason:
     return reason(Code.GPUUnhealthy, "device taints keep claims off devices of the node", f"healthy {resource}")
 
 
-def node_selected(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse nodes that do not match the node selector of a policy."""
-    if node.labels is None or all_allow(demand.node_selector, dict(node.labels)):
-        return None
-    wants = ", ".join(dict.fromkeys(requirement.key for requirement in demand.node_selector))
-    return reason(Code.NodeExcluded, "node left out by the policy's node selector", f"other values of {wants}")
-
-
-def runtime_handler_present(demand: Demand, node: NodeClass) -> Reason | None:
-    """Refuse a node that is known to lack the handler of the pod's RuntimeClass, as its kubelet cannot start it."""
-    if not demand.runtime_handler or not lacks_handler(node, demand.runtime_handler):
-        return None
-    return reason(Code.RuntimeHandlerAbsent, "the node has no such runtime handler", demand.runtime_handler)
+NODE_SELECTED = FactConstraint(
+    attrgetter("labels"), lambda selector, labels: all_allow(selector, dict(labels)), NODE_SELECTOR.value,
+    Code.NodeExcluded, "node left out by the policy's node selector", "other values of {}",
+    lambda selector: ", ".join(dict.fromkeys(requirement.key for requirement in selector)),
+)  # fmt: skip
+RUNTIME_HANDLER = FactConstraint(
+    attrgetter("runtime_handlers"), lambda handler, handlers: handler in handlers, attrgetter("runtime_handler"),
+    Code.RuntimeHandlerAbsent, "the node has no such runtime handler",
+)  # fmt: skip
+"""The kubelet of a node without the handler of the pod's RuntimeClass cannot start the pod."""
 
 
 def product_allowed(demand: Demand, node: NodeClass) -> Reason | None:
@@ -257,25 +252,23 @@ _HELD_BY_PLUGIN = reason(
 
 _CLASS_FILTERS: tuple[tuple[ClassFilter, DecidedBy], ...] = (
     (annotations_parse, DecidedBy.NODE),
-    (node_selected, DecidedBy.NODE),
+    (NODE_SELECTED.judge, DecidedBy.NODE),
     (image_for_machine, DecidedBy.NODE),
-    (runtime_handler_present, DecidedBy.NODE),
+    (RUNTIME_HANDLER.judge, DecidedBy.NODE),
     (product_allowed, DecidedBy.PRODUCT),
     (within_namespace_limits, DecidedBy.NODE),
-    (mig_valid, DecidedBy.NODE),
-    (mig_config_settled, DecidedBy.NODE),
-    (driver_settled, DecidedBy.NODE),
+    *((row.judge, DecidedBy.NODE) for row in SETTLED),
     (gpus_healthy, DecidedBy.NODE),
     (resources_offered, DecidedBy.NODE),
     (sharing_allowed, DecidedBy.NODE),
     (several_units_allowed, DecidedBy.NODE),
     (mig_profile_offered, DecidedBy.NODE),
     (driver_new_enough, DecidedBy.NODE),
-    (LEAST_CAPABILITY.judge, DecidedBy.PRODUCT),
+    (CONSTRAINTS[LEAST_CAPABILITY].judge, DecidedBy.PRODUCT),
     (toolkit_targets_gpu, DecidedBy.PRODUCT),
     (image_has_code, DecidedBy.PRODUCT),
     *(
-        (need.judge, DecidedBy.PRODUCT if fact.by_product else DecidedBy.NODE)
+        (CONSTRAINTS[need].judge, DecidedBy.PRODUCT if fact.by_product else DecidedBy.NODE)
         for need, fact in WITH_FACT
         if need is not LEAST_CAPABILITY
     ),
@@ -290,11 +283,16 @@ resources that it lacks meanwhile.
 CLASS_FILTERS = tuple(class_filter for class_filter, _ in _CLASS_FILTERS)
 
 
+_MAKERS: Mapping[ClassFilter, Callable[[Demand], ClassFilter | None]] = {
+    row.judge: row.filter_for for row in (NODE_SELECTED, RUNTIME_HANDLER, *SETTLED, *CONSTRAINTS.values())
+}
+
+
 @lru_cache(maxsize=1024)
 def class_filters_of(demand: Demand) -> tuple[ClassFilter, ...]:
-    """List the class filters for a demand, without those of needs that it does not have."""
-    of_rows: dict[ClassFilter, ClassFilter | None] = {need.judge: need.filter_for(demand) for need, _ in WITH_FACT}
-    return tuple(filter(None, (of_rows.get(accepts, accepts) for accepts in CLASS_FILTERS)))
+    """List the class filters for a demand, without those of constraints that it does not have."""
+    makers = ((_MAKERS.get(accepts), accepts) for accepts in CLASS_FILTERS)
+    return tuple(filter(None, (accepts if make is None else make(demand) for make, accepts in makers)))
 
 
 PRODUCT_FILTERS = tuple(class_filter for class_filter, decided_by in _CLASS_FILTERS if decided_by is DecidedBy.PRODUCT)

@@ -20,7 +20,6 @@ from app.policy.schema_placement import HealthAction, ScorerName, SharingWish
 from app.values.computations import HashedOnce
 from app.values.label_requirements import Requirement
 from app.values.reasons import Reason
-from app.values.versions import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +113,9 @@ class Demand(HashedOnce):
     `cuda` are the CUDA needs of its containers, which must all be met; `preferred_cuda` are for the score only.
     `accept` is the least compatibility that counts as meeting them.
     `platforms` are the machines that its images are built for, and `builds` what their frameworks were compiled for.
-    `memory_mib` is the least memory of each GPU or MIG slice. `declared_mib` is the memory that the pod itself declares
-    to use of each unit, which counts against the budget of shared GPUs.
-    `mig_profile` is (profile, whether larger profiles qualify too). `form_factors` are alternatives, None for all.
-    `others` are further needs that only their rows read (policy/needs.py), by name.
+    `declared_mib` is the memory that the pod itself declares to use of each unit, which counts against the budget of
+    shared GPUs. `mig_profile` is (profile, whether larger profiles qualify too).
+    `others` are the needs that are read through their rows alone (policy/needs.py), by name.
     `node_selector` are requirements on the node's labels. `namespace_limits` are limits of its namespace, without what
     is used, and `reached_limits` those that it would exceed now, with what is used.
     `group_cliques` are the NVLink domains in which pods of its
@@ -148,13 +146,9 @@ class Demand(HashedOnce):
     builds: tuple[ImageBuild, ...] = ()
     max_per_container: tuple[tuple[str, int], ...] = ()
     several_units: bool | None = None
-    memory_mib: int = 0
     declared_mib: int = 0
-    compute_capability: Version | None = None
     sharing: SharingWish = SharingWish.Any
     mig_profile: tuple[str, bool] | None = None
-    nvlink: bool = False
-    form_factors: frozenset[str] | None = None
     others: tuple[tuple[str, Any], ...] = ()
     node_selector: tuple[Requirement, ...] = ()
     namespace_limits: tuple[ProductLimit, ...] = ()

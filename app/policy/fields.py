@@ -2,15 +2,16 @@
 """The building blocks of the GPUPolicy schema: strict models, and texts that stay as written but must parse."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from app.values.errors import BadInput
-from app.values.quantity import check_amount, parse_gpu_memory, parse_seconds
+from app.values.quantity import check_amount, parse_gpu_memory, parse_quantity, parse_seconds
 from app.values.versions import parse_minimum
 
 
@@ -60,9 +61,8 @@ MemoryText = Annotated[str, *_text_type(parse_gpu_memory, "memory")]
 class Merge(Enum):
     """How a field that several policies of a pod set is merged (docs/reference/policy.md#merge).
 
-    This declares the rule, for the documentation and for the check of policies that contradict each other; the values
-    are texts. The merge itself is written in policy/needs.py and merge.py (placement) and in merge_admission.py, and a
-    test holds each field to what is declared here.
+    The values are texts for the documentation. `merged` merges by the rule, and the check of policies that contradict
+    each other reads it too.
     """
 
     Single = "highest priority wins"
@@ -73,6 +73,41 @@ class Merge(Enum):
     Highest = "highest"
     Lowest = "lowest"
     Own = "not merged"
+
+
+STRICTEST_FIRST = ("Deny", "UseLimits", "CopyToLimits", "Void", "Strip", "Leave")
+"""Actions on wrong amounts, and actions of guards (docs/reference/policy.md#merge)."""
+
+
+def _strictness(value: Any) -> int:
+    """Rank a value; the members of an enum are in order from lax to strict."""
+    if isinstance(value, Enum):
+        return list(type(value)).index(value)
+    return -STRICTEST_FIRST.index(value) if isinstance(value, str) else int(value)
+
+
+def _amount(value: Any) -> Any:
+    return parse_quantity(value) if isinstance(value, str) else value
+
+
+_MERGES: Mapping[Merge, Callable[[Sequence[Any]], Any]] = {
+    Merge.Highest: lambda given: max(given, key=_amount),
+    Merge.Lowest: lambda given: min(given, key=_amount),
+    Merge.Single: lambda given: given[0],
+    Merge.Strictest: lambda given: max(given, key=_strictness),
+    Merge.Union: lambda given: tuple(dict.fromkeys(chain(*given))) if isinstance(given[0], tuple) else any(given),
+    Merge.Intersection: lambda given: (
+        frozenset.intersection(*given) if isinstance(given[0], frozenset) else tuple(given)
+    ),
+}
+
+
+def merged(rule: Merge, given: Sequence[Any]) -> Any:
+    """Merge the values that sources give a field, those of the highest priority first.
+
+    Lists of products that all sources allow stay one list for each source.
+    """
+    return _MERGES[rule](given)
 
 
 MERGE_KEYWORD = "x-merge"

@@ -13,8 +13,16 @@ from app.kube.pods import Pod, gpu_amounts
 from app.policy.annotations import PodAnnotations, read_annotations
 from app.policy.compiled import CompiledPolicy, PodSelection, PolicySet
 from app.policy.demand import Demand
-from app.policy.merge import ANNOTATION, AppliedPolicy, PodGPURequest, SourceNeeds, merge_demand, policy_needs
-from app.policy.merge_admission import AdmissionRules, merge_admission
+from app.policy.merge import (
+    ANNOTATION,
+    AdmissionRules,
+    AppliedPolicy,
+    PodGPURequest,
+    SourceNeeds,
+    merge_admission,
+    merge_demand,
+    policy_needs,
+)
 from app.policy.needs import (
     ALLOWED_PRODUCTS,
     DENIED_PRODUCTS,

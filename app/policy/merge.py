@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merging of the placement blocks of all policies that apply, and of annotations, field by field.
+"""Merging of all policies that apply, and of annotations, by the rule that each field declares (policy/fields.py).
 
-An AppliedPolicy is a policy that matches the pod, with the actions of its rules; of a field with one value the highest
-priority wins. See docs/reference/policy.md#merge.
+An AppliedPolicy is a policy that matches the pod, with the actions of its rules. The placement blocks and the
+annotations become a Demand, the admission blocks AdmissionRules. See docs/reference/policy.md#merge.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import translate
+from itertools import chain
 from typing import Any
 
 from app.knowledge.cuda_compatibility import AcceptedCompatibility, CUDANeed
@@ -19,6 +20,7 @@ from app.kube.numa_zones import device_amounts
 from app.kube.pods import Container, Pod
 from app.policy.cuda_needs import ImageRow, container_needs, image_builds, image_platforms, minimum_need
 from app.policy.demand import DEFAULT_ACCEPT, HEALTH, Demand, HealthRules
+from app.policy.fields import MERGE_KEYWORD, Merge, merged, model_in
 from app.policy.needs import (
     ALLOWED_PRODUCTS,
     DENIED_PRODUCTS,
@@ -30,7 +32,9 @@ from app.policy.needs import (
     merge_needs,
 )
 from app.policy.schema import STRICTNESS, Action, Spec
-from app.policy.schema_placement import HealthAction, Rule
+from app.policy.schema_admission import Admission, Defaults, Idle, PerGPU
+from app.policy.schema_placement import Rule
+from app.values.reasons import Code, Reason, reason
 from app.values.versions import parse_minimum
 
 
@@ -47,15 +51,20 @@ class AppliedPolicy:
         return STRICTNESS[self.actions[rule]] >= STRICTNESS[level]
 
 
-def highest_priority_value(
-    applied: Iterable[AppliedPolicy], rule: Rule, level: Action, read: Callable[[Spec], Any]
-) -> Any:
-    """Give the value of the policy of highest priority that sets it with the action `level` or a stricter one.
+Stated = Callable[..., list[Any]]
+"""Lists what policies state in a field of the placement block, by its rule and its path, the highest priority first."""
 
-    `applied` is in order of priority, and `read` gives the value in a spec, None if it does not set one.
-    """
-    values = (read(policy.spec) for policy in applied if policy.applies(rule, level))
-    return next((value for value in values if value is not None), None)
+
+def stated_at(applied: Iterable[AppliedPolicy], level: Action) -> Stated:
+    """Read fields in policies, in order of priority, whose rules have the action `level` or a stricter one."""
+
+    def stated(rule: Rule, *path: str) -> list[Any]:
+        values: list[Any] = [policy.spec.placement for policy in applied if policy.applies(rule, level)]
+        for name in path:
+            values = [value for part in values if (value := getattr(part, name)) is not None]
+        return values
+
+    return stated
 
 
 ANNOTATION = "annotation"
@@ -110,39 +119,33 @@ def merge_demand(
     knowledge: Knowledge,
 ) -> Demand:
     """Merge the needs of all sources into a Demand, by the merge rule of each field."""
-    merged = merge_needs(needs for _, needs in source_needs)
+    needs = merge_needs(needs for _, needs in source_needs)
     declared = (LEAST_MEMORY.of(needs) for origin, needs in source_needs if origin == ANNOTATION)
-    unknown_facts = (
-        policy.spec.placement.unknown_facts for policy in applied if policy.applies(Rule.UnknownFacts, level)
-    )
-    score_spread = highest_priority_value(applied, Rule.ScoreSpread, level, lambda spec: spec.placement.score_spread)
-    scores = highest_priority_value(applied, Rule.Scores, level, lambda spec: spec.placement.scores)
-    from_image = bool(
-        highest_priority_value(
-            applied, Rule.CUDA, level, lambda spec: spec.placement.cuda and spec.placement.cuda.from_image
-        )
-    )
+    stated = stated_at(applied, level)
+    from_image = any(stated(Rule.CUDA, "cuda", "from_image")[:1])
     most = _max_per_container(request.pod, request.resources)
     required, preferred = _cuda_needs(request, applied, source_needs, level, from_image, knowledge)
     return Demand(
         resources=request.resources,
-        preferred_products=_preferred(applied, level, merged, knowledge),
+        preferred_products=_preferred(stated(Rule.Products, "products", "prefer")[:1], needs, knowledge),
         cuda=required,
         preferred_cuda=preferred,
-        accept=max(_accepted_compatibilities(applied, level), default=DEFAULT_ACCEPT),
+        accept=max(
+            (AcceptedCompatibility[name] for name in stated(Rule.CUDA, "cuda", "accept")), default=DEFAULT_ACCEPT
+        ),
         platforms=tuple(image_platforms(request.pod.containers, knowledge)) if from_image else (),
         builds=tuple(image_builds(request.containers(knowledge), knowledge)) if from_image else (),
         max_per_container=most,
         several_units=_several_units(applied) if any(amount > 1 for _, amount in most) else None,
         declared_mib=next(declared, None) or 0,
-        health=_health(applied, level),
-        refuse_unknown="Refuse" in unknown_facts,
-        device_amounts=device_amounts(request.pod) if merged.get(TOPOLOGY_MANAGER.demand_field) else (),
-        scores=tuple((score.name, score.weight) for score in scores or ()),
+        health=_health(stated),
+        refuse_unknown="Refuse" in stated(Rule.UnknownFacts, "unknown_facts"),
+        device_amounts=device_amounts(request.pod) if needs.get(TOPOLOGY_MANAGER.demand_field) else (),
+        scores=tuple((one.name, one.weight) for scores in stated(Rule.Scores, "scores")[:1] for one in scores),
         claims=request.claimed.classes,
         device_requests=request.claimed.requests,
-        ranked=score_spread != "Proportional",
-        **merged,
+        ranked=stated(Rule.ScoreSpread, "score_spread")[:1] != ["Proportional"],
+        **needs,
     )
 
 
@@ -170,21 +173,11 @@ def _several_units(applied: list[AppliedPolicy]) -> bool | None:
     return True if any(rule == "Leave" for rule, _ in rules) else None
 
 
-def _health(applied: list[AppliedPolicy], level: Action) -> HealthRules:
+def _health(stated: Stated) -> HealthRules:
     """Take the strictest action for each state of health, and the default where no policy sets one."""
-    order = list(HealthAction)
-    stated = [policy.spec.placement.health for policy in applied if policy.applies(Rule.Health, level)]
-
-    def strictest(field: str, default: HealthAction) -> HealthAction:
-        actions = [action for rules in stated if rules and (action := getattr(rules, field)) is not None]
-        return max(actions, key=order.index, default=default)
-
-    return HealthRules(
-        ill=strictest("ill", HEALTH.ill),
-        ailing=strictest("ailing", HEALTH.ailing),
-        withdrawn=strictest("unhealthy_devices", HEALTH.withdrawn),
-        conditions=strictest("conditions", HEALTH.conditions),
-    )
+    names = {"ill": "ill", "ailing": "ailing", "withdrawn": "unhealthy_devices", "conditions": "conditions"}
+    actions = {name: stated(Rule.Health, "health", path) for name, path in names.items()}
+    return replace(HEALTH, **{name: merged(Merge.Strictest, given) for name, given in actions.items() if given})
 
 
 def _cuda_needs(
@@ -221,26 +214,12 @@ def _image_rows(applied: list[AppliedPolicy], level: Action) -> Iterator[ImageRo
                 yield ImageRow(re.compile(translate(row.image)), parse_minimum(row.cuda), policy.name, row.compat)
 
 
-def _accepted_compatibilities(applied: list[AppliedPolicy], level: Action) -> Iterator[AcceptedCompatibility]:
-    for policy in applied:
-        cuda = policy.spec.placement.cuda
-        if policy.applies(Rule.CUDA, level) and cuda and cuda.accepted is not None:
-            yield cuda.accepted
-
-
 def _preferred(
-    applied: list[AppliedPolicy],
-    level: Action,
-    merged: Mapping[str, Any],
-    knowledge: Knowledge,
+    names: Iterable[Iterable[str]], needs: Mapping[str, Any], knowledge: Knowledge
 ) -> tuple[ProductPattern, ...]:
-    """Take the preferred products of the highest priority, without those that the merged needs do not allow."""
-    allow, deny = (merged.get(need.demand_field, ()) for need in (ALLOWED_PRODUCTS, DENIED_PRODUCTS))
-
-    def order(spec: Spec) -> Any:
-        return spec.placement.products and spec.placement.products.prefer
-
-    patterns = map(knowledge.products.pattern, highest_priority_value(applied, Rule.Products, level, order) or ())
+    """Take the preferred products, without those that the merged needs do not allow."""
+    allow, deny = (needs.get(need.demand_field, ()) for need in (ALLOWED_PRODUCTS, DENIED_PRODUCTS))
+    patterns = map(knowledge.products.pattern, chain(*names))
     return tuple(pattern for pattern in patterns if _allows_some_product(pattern, allow, deny, knowledge))
 
 
@@ -257,3 +236,125 @@ def _allows_some_product(
         and not any(denied.matches(form) for denied in deny)
         for form in products
     )
+
+
+NO_DEFAULTS = Defaults()
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """What admission does to a pod; None, False, "Leave" and "Off" mean nothing.
+
+    Only `affinity_keys` is other: None stands for the labels of GFD and of the dialects of the fleet.
+
+    `override` are the fields that also replace values which the pod itself sets. `set_by` names for each field the
+    policy of highest priority that sets it to the merged value; it only serves messages.
+    """
+
+    runtime_class_name: str | None = None
+    scheduler_name: str | None = None
+    tolerate: bool = False
+    from_node_taints: bool = False
+    toleration_keys: tuple[str, ...] = ()
+    requests_only: str = "Leave"
+    mismatch: str = "Leave"
+    fractional: str = "Leave"
+    affinity_mode: str = "Off"
+    affinity_keys: tuple[str, ...] | None = None
+    max_gpus_per_pod: int | None = None
+    priority_class_name: str | None = None
+    defaults: Defaults = NO_DEFAULTS
+    right_sizing: bool = False
+    mig_fallback: str | None = None
+    convert_to_claims: bool = False
+    visible_devices: str = "Leave"
+    privileged: str = "Leave"
+    bypass: str = "Leave"
+    shared_replicas: str = "Leave"
+    queued_templates: str | None = None
+    memory_requests: str = "Leave"
+    per_gpu: PerGPU | None = None
+    idle: Idle | None = None
+    override: frozenset[str] = frozenset()
+    set_by: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def by(self, name: str) -> str:
+        """Write ` (policy NAME)` for the policy that sets a field; empty where none is known."""
+        return f" (policy {self.set_by[name]})" if name in self.set_by else ""
+
+    def too_many(self, units: int, claimed: int | None, by_whom: str = "") -> Reason | None:
+        """Refuse more GPUs than a pod may have: units of resources, and GPUs of claims, None for all of a node."""
+        allowed = self.max_gpus_per_pod
+        if allowed is None or (claimed is not None and units + claimed <= allowed):
+            return None
+        by = self.by("max_gpus_per_pod")
+        most = f"at most {allowed} per pod {'is' if allowed == 1 else 'are'} allowed{by}"
+        most = most if allowed else f"none are allowed here{by}"
+        if claimed is None and units <= allowed:
+            return reason(Code.TooManyGPUs, f"claims all GPUs of a node; {most}")
+        return reason(Code.TooManyGPUs, f"asks for {units + (claimed or 0)} GPUs{by_whom}; {most}")
+
+
+_FIELDS = {one.name for one in fields(AdmissionRules)}
+
+
+def _leaves() -> Iterator[tuple[Rule, str, str, Merge]]:
+    """List the fields of the admission block: rule, inner block or none, name, and how values are merged."""
+    for name, described_field in Admission.model_fields.items():
+        inner = model_in(described_field.annotation)
+        for leaf, one in inner.model_fields.items() if inner else [(name, described_field)]:
+            extra = one.json_schema_extra
+            how = Merge(extra[MERGE_KEYWORD]) if isinstance(extra, dict) else Merge.Own
+            if how is not Merge.Own:
+                yield Rule(described_field.alias), name if inner else "", leaf, how
+
+
+_LEAVES = tuple(_leaves())
+OVERRIDABLE = {
+    "runtime_class_name", "scheduler_name", "priority_class_name",
+    "defaults.cpu_per_gpu", "defaults.memory_per_gpu", "defaults.driver_capabilities",
+}  # fmt: skip
+"""Fields for which a policy can have `override: true`."""
+
+
+def merge_admission(
+    applied: list[AppliedPolicy], level: Action, stricter: AdmissionRules | None = None
+) -> AdmissionRules:
+    """Merge the admission blocks of the policies whose rules have the action `level` or a stricter one.
+
+    What the rules of a `stricter` level say already is said by the policies that are named there.
+    """
+    blocks: dict[str, dict[str, Any]] = {}
+    set_by, override = dict[str, str](), set[str]()
+    for rule, block, leaf, how in _LEAVES:
+        admissions = ((policy, policy.spec.admission) for policy in applied if policy.applies(rule, level))
+        parts = [(policy, getattr(admission, block) if block else admission) for policy, admission in admissions]
+        parts = [(policy, part) for policy, part in parts if part is not None]
+        given = [(policy, value) for policy, part in parts if (value := getattr(part, leaf)) is not None]
+        if parts:
+            of_block = blocks.setdefault(block, {})
+            set_by.setdefault(block, parts[0][0].name)
+        if given:
+            of_block[leaf] = merged(how, [value for _, value in given])
+            set_by[leaf] = next((policy.name for policy, value in given if value == of_block[leaf]), "")
+            path = f"{block}.{leaf}".removeprefix(".")
+            override |= {path} if path in OVERRIDABLE and given[0][0].spec.admission.override else set()
+    tolerations, affinity = blocks.get("tolerations"), blocks.get("affinity", {})
+    defaults, per_gpu, idle = (blocks.get(name) for name in ("defaults", "per_gpu", "idle"))
+    rules = AdmissionRules(
+        **blocks.get("", {}),
+        **blocks.get("extended_resources", {}),
+        tolerate=tolerations is not None,
+        from_node_taints=(tolerations or {}).get("from_node_taints", False),
+        toleration_keys=tuple(sorted((tolerations or {}).get("keys", ()))),
+        affinity_mode=affinity.get("mode", "Off"),
+        affinity_keys=affinity.get("keys"),
+        defaults=Defaults.model_validate(defaults, by_name=True) if defaults else NO_DEFAULTS,
+        per_gpu=PerGPU.model_validate(per_gpu, by_name=True) if per_gpu else None,
+        idle=None if idle is None else Idle.model_validate(idle, by_name=True),
+        override=frozenset(override),
+    )
+    set_by = {name: by for name, by in set_by.items() if name in _FIELDS}
+    if stricter is not None:
+        set_by |= {name: by for name, by in stricter.set_by.items() if getattr(stricter, name) == getattr(rules, name)}
+    return replace(rules, set_by=set_by)

@@ -9,157 +9,40 @@ annotation. Where nodes are judged by one Fact about their GPUs, the row has it.
 functions in these modules.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from enum import Enum
-from itertools import chain
-from math import ceil, floor
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from pydantic.alias_generators import to_snake
 
-from app.knowledge.mig_profiles import nominal_size, parse_profile, profile_of
+from app.knowledge.mig_profiles import parse_profile, profile_of
 from app.knowledge.products import Product, ProductPattern, Products
 from app.kube.device_models import NVIDIA_DRIVER
 from app.nodes.conditions import CC_MODE, CC_READY, COMPUTE, FAMILY, MEMORY, MODE
-from app.nodes.mig_state import MEMORY_TOLERANCE
 from app.nodes.model import NodeClass, Sharing
 from app.policy.cuda_needs import show_need
 from app.policy.demand import Demand, ProductLimit
-from app.policy.fields import Merge, merge_rules
+from app.policy.facts import (
+    ATTRIBUTES,
+    MIB_AT_LEAST,
+    ONE_OF,
+    SINCE,
+    UNSTATED,
+    VERSION_AT_LEAST,
+    Fact,
+    FactConstraint,
+    architecture_of,
+    fact_of_label,
+)
+from app.policy.fields import Merge, merge_rules, merged
 from app.policy.schema_placement import Placement, Rule, SharingWish
 from app.values.errors import BadInput
 from app.values.label_requirements import Requirement, selector_requirements
 from app.values.quantity import LEAST_GPU_MEMORY, parse_gpu_memory
-from app.values.reasons import Code, Reason, join_with_or, reason
-from app.values.versions import Version, parse_minimum, show_version
-
-MatchExpression = dict[str, Any]
-ATTRIBUTES = f"device.attributes['{NVIDIA_DRIVER}']"
-"""CEL: the attributes of a device of NVIDIA's driver."""
-
-
-@dataclass(frozen=True, slots=True)
-class FactComparison:
-    """How a value is compared with what is wanted, in each language.
-
-    `words` writes what is wanted, `eased` the nearest wish that a value meets, as an annotation states it, `on_label`
-    the expressions about a label, and `in_cel` a condition on the member of a device. `eased` has None for a wish that
-    cannot be read. `ordered` says that one wish can be nearer to a value than another.
-    """
-
-    accepts: Callable[[Any, Any], bool]
-    words: Callable[[Any], str]
-    eased: Callable[[Any, Any], str]
-    on_label: Callable[[str, Any], tuple[MatchExpression, ...]]
-    in_cel: Callable[[str, Any], str]
-    ordered: bool = True
-
-
-def number_at_least(key: str, number: int) -> tuple[MatchExpression, ...]:
-    """Require a label's number to be at least `number`; below 1 nothing is required, as Gt takes no negative."""
-    return ({"key": key, "operator": "Gt", "values": [str(number - 1)]},) if number > 0 else ()
-
-
-def semver_at_least(member: str, version: Version) -> str:
-    """Require it of a device's version; CEL's semver has exactly three fields."""
-    return f"{member}.compareTo({semver(version)}) >= 0"
-
-
-def semver(version: Version) -> str:
-    """Write a version with exactly three fields, as CEL's semver requires."""
-    return f"semver('{'.'.join(map(str, (*version, 0, 0)[:3]))}')"
-
-
-VERSION_AT_LEAST = FactComparison(
-    accepts=lambda wanted, value: bool(value >= wanted),
-    words=show_version,
-    eased=lambda _, value: show_version(value),
-    on_label=lambda key, wanted: number_at_least(key, wanted[0]),
-    in_cel=semver_at_least,
-)
-"""A least version; of a label only the major one is compared."""
-MIB_AT_LEAST = FactComparison(
-    accepts=lambda wanted, value: bool(value >= MEMORY_TOLERANCE * wanted),
-    words=lambda wanted: f"{wanted} MiB",
-    eased=lambda _, value: f"{int(value)}Mi",
-    on_label=lambda key, wanted: number_at_least(key, floor(MEMORY_TOLERANCE * wanted)),
-    in_cel=lambda member, wanted: f"{member}.compareTo(quantity('{ceil(MEMORY_TOLERANCE * wanted)}Mi')) >= 0",
-)
-"""A least amount of memory, of which a GPU reports a little less (MEMORY_TOLERANCE)."""
-ONE_OF = FactComparison(
-    accepts=lambda wanted, value: value in wanted,
-    words=lambda wanted: join_with_or(sorted(wanted)),
-    eased=lambda wanted, value: ", ".join((*sorted(wanted if isinstance(wanted, frozenset) else ()), value)),
-    on_label=lambda key, wanted: ({"key": key, "operator": "In", "values": sorted(wanted)},),
-    in_cel=lambda member, wanted: f"{member} in [{', '.join(map(repr, sorted(wanted)))}]",
-    ordered=False,
-)
-"""One of several words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A fact about the GPUs of a node, and where it is written; a value that is None is unknown.
-
-    `own` gives the value of a class of nodes, and `of` that for a demand, where it is another. `at_most` gives an upper
-    bound of an unknown value. `label` is the label by GPU Feature Discovery (GFD), and `dialect_label` the field of a
-    cloud's dialect that names its label. `by_unit` says that a MIG slice that is requested by name has its own value,
-    which the labels do not say. `template` gives the labels of a new node with a product. `member` is the member of a
-    device in NVIDIA's DRA driver; `any_vendor` says that drivers of other vendors have it too, and that a device may
-    lack it. `by_product` says that the product decides the value, so that its labels can stand for it.
-    """
-
-    name: str
-    compared: FactComparison
-    own: Callable[[NodeClass], Any]
-    of: Callable[[Demand, NodeClass], Any] | None = None
-    at_most: Callable[[NodeClass], Any] = lambda _: None
-    label: str = ""
-    dialect_label: str = ""
-    by_unit: bool = False
-    template: Callable[[Product], Mapping[str, str]] = lambda _: {}
-    member: str = ""
-    any_vendor: bool = False
-    by_product: bool = True
-
-    def value(self, demand: Demand, node: NodeClass) -> Any:
-        """Give the value for a demand on nodes of a class."""
-        return self.own(node) if self.of is None else self.of(demand, node)
-
-    def have(self, node: NodeClass) -> str | None:
-        """Write the value of a class of nodes; None where it is unknown."""
-        value = self.own(node)
-        return None if not value else self.compared.words(value if self.compared.ordered else (value,))
-
-
-def fact_of_label(
-    name: str,
-    label: str,
-    words: Mapping[str, tuple[str, ...]],
-    own: Callable[[NodeClass], str | None] = lambda _: None,
-    former: Mapping[str, str] = {},
-    otherwise: str | None = None,
-    by_product: bool = True,
-    member: str = "",
-) -> Fact:
-    """Make the fact of a label whose texts stand for words, all others for `otherwise`; what `own` says counts first.
-
-    `former` is the text that releases without a word of it write, which is true of other words as well. The label of a
-    node with several products counts only for a fact that no product decides.
-    """
-
-    def value(node: NodeClass) -> str | None:
-        text = None if by_product and node.several_models else node.fact(label)
-        return own(node) or next((word for word, texts in words.items() if text in texts), otherwise)
-
-    def on_label(key: str, wanted: Iterable[str]) -> tuple[MatchExpression, ...]:
-        texts = {text for word in wanted for text in (*words[word], former.get(word)) if text}
-        return ({"key": key, "operator": "In", "values": sorted(texts)},)
-
-    return Fact(name, replace(ONE_OF, on_label=on_label), value, label=label, by_product=by_product, member=member)
+from app.values.reasons import Code, join_with_or
+from app.values.versions import Version, parse_minimum
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,22 +96,9 @@ LONGEST_GUESSED_NAME = 40
 """Characters of a word for which a similar one is searched."""
 DECLARED = {path: merge for path, merge, _ in merge_rules(Placement, ("spec", "placement"))}
 """How each field of the placement block is merged (policy/fields.py)."""
-MERGED: Mapping[Merge, Callable[[list[Any]], Any]] = {
-    Merge.Highest: max,
-    Merge.Single: lambda given: given[0],
-    Merge.Strictest: lambda given: max(given, key=list(type(given[0])).index if isinstance(given[0], Enum) else int),
-    Merge.Union: lambda given: tuple(dict.fromkeys(chain(*given))) if isinstance(given[0], tuple) else any(given),
-    Merge.Intersection: lambda given: (
-        frozenset.intersection(*given) if isinstance(given[0], frozenset) else tuple(given)
-    ),
-}
-"""How values are merged by what their field declares; products that all sources allow stay one list for each."""
-
 Stated = TypeVar("Stated")
 Needs = Mapping["Need[Any]", Any]
 """The needs that one source states, a policy or the pod's annotations. A need that it does not state has no entry."""
-UNSTATED = (None, 0)
-"""Values by which a Demand says that it does not have a need."""
 FIELDS = frozenset(one.name for one in fields(Demand))
 
 
@@ -312,29 +182,15 @@ class Need(Generic[Stated]):
         words = self.fact.compared.words if self.fact else str
         return () if value in UNSTATED else (self.shown.format(words(value)),)
 
-    def judge(self, demand: Demand, node: NodeClass) -> Reason | None:
-        """Refuse a class of nodes whose fact is not what is wanted, or, if the demand says so, is unknown."""
-        accepts = self.filter_for(demand)
-        return accepts(demand, node) if accepts else None
-
-    def filter_for(self, demand: Demand) -> Callable[[Demand, NodeClass], Reason | None] | None:
-        """Make the filter of a demand, with its reasons; None for a demand without this need."""
+    def tolerated(self, demand: Demand, nodes: Iterable[NodeClass]) -> Iterator[str]:
+        """Say where a node that fits has less than is asked for, which the comparison tolerates."""
         fact, wanted = self.fact, self.wanted(demand)
-        if fact is None or wanted in UNSTATED:
-            return None
-        accepts, own, of, at_most = fact.compared.accepts, fact.own, fact.of, fact.at_most
-        wants = self.wants.format(fact.compared.words(wanted))
-        other = reason(self.codes[0], self.wrong, wants)
-        missing = reason(Code.GPUFactsMissing, f"{fact.name} unknown", wants) if demand.refuse_unknown else None
-
-        def judge(same_demand: Demand, node: NodeClass) -> Reason | None:
-            value = own(node) if of is None else of(same_demand, node)
-            if value is not None:
-                return None if accepts(wanted, value) else other
-            most = at_most(node)
-            return missing if most is None or accepts(wanted, most) else other
-
-        return judge
+        if fact is None or fact.compared.tested is None or wanted in UNSTATED:
+            return
+        values = (value for node in nodes if (value := fact.value(demand, node)))
+        if least := min((value for value in values if value < wanted), default=None):
+            asked = self.wants.removeprefix(">= ").format(fact.compared.words(wanted))
+            yield f"asked {asked}, tested >= {fact.compared.tested(wanted)}: a node that fits has {int(least)}"
 
 
 def _allowed(placement: Placement, products: Products) -> tuple[ProductPattern, ...] | None:
@@ -357,20 +213,6 @@ def _namespace_limits(placement: Placement, products: Products) -> tuple[Product
     return tuple(ProductLimit(tuple(map(products.pattern, row.products)), row.gpus) for row in rows) or None
 
 
-def memory_of_unit(demand: Demand, node: NodeClass) -> float | None:
-    """Give the memory of one requested unit in MiB: that of a MIG slice, of an MPS share, or else of the GPU.
-
-    GFD's label of a slice is less than the nominal size in its name: 9,856 MiB for a 1g.10gb.
-    """
-    slices = [profile for name, _ in demand.resources if (profile := profile_of(name))]
-    if slices:
-        nominal = ((profile, nominal_size(profile)) for profile in slices)
-        sizes = (node.slice_mib(profile) or (size.memory_mib if size else None) for profile, size in nominal)
-        return min((size for size in sizes if size is not None), default=None)
-    mps = any(node.unit(name) is Sharing.MPS for name, _ in demand.resources)
-    return node.memory_mib / node.replicas if mps and node.memory_mib is not None else node.memory_mib
-
-
 LEAST_IN_MIB = 1024
 """The least number of GiB that is taken for one of MiB: people write 40000Gi for 40000Mi, but not 500Gi for 500Mi."""
 
@@ -386,7 +228,7 @@ def _implausible_memory(mib: int, products: Products) -> str:
 
 def _least_capability(demand: Demand) -> Version | None:
     """Give the least compute capability that the pod or one of its images needs."""
-    minimums = (demand.compute_capability, *(need.capability_floor for need in demand.cuda))
+    minimums = (LEAST_CAPABILITY.value(demand), *(need.capability_floor for need in demand.cuda))
     return max((minimum for minimum in minimums if minimum is not None), default=None)
 
 
@@ -430,7 +272,8 @@ LEAST_MEMORY: Need[int] = Need(
     "spec.placement.gpuMemory", "memory_mib", "memory per GPU >= {}", (Code.GPUMemoryTooSmall,),
     Annotation("gpu-memory", lambda text: parse_gpu_memory(text.removeprefix(">=")), '`[">="] AMOUNT`',
                ("40Gi", ">=80GB"), "at least, per GPU or slice; on shared GPUs also what the pod will use of each"),
-    Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"), memory_of_unit, attrgetter("memory_at_most"),
+    Fact("GPU memory", MIB_AT_LEAST, attrgetter("memory_mib"),
+         lambda demand, node: node.memory_of(dict(demand.resources)), attrgetter("memory_at_most"),
          label=MEMORY, dialect_label="memory_key", by_unit=True,
          template=lambda row: {MEMORY: str(row.memory_mib)} if row.memory_mib else {},
          member=f"device.capacity['{NVIDIA_DRIVER}'].memory", any_vendor=True),
@@ -466,7 +309,7 @@ NVLINK: Need[bool] = Need(
     (Code.InterconnectAbsent,),
     Annotation("interconnect", choice({"nvlink": True}), "`NVLink`", ("NVLink",), "GPUs joined all-to-all"),
     Fact("GPU interconnect", ONE_OF, lambda node: _INTERCONNECTS[node.nvlink], _interconnect),
-    "GPUs are not joined all-to-all", asked=lambda demand: NVLINK_ONLY if demand.nvlink else None,
+    "GPUs are not joined all-to-all", asked=lambda demand: NVLINK_ONLY if NVLINK.value(demand) else None,
 )  # fmt: skip
 """GPUs that NVLink joins all-to-all."""
 FORM_FACTORS: Need[frozenset[str]] = Need(
@@ -474,22 +317,9 @@ FORM_FACTORS: Need[frozenset[str]] = Need(
     fact=Fact("GPU form factor", ONE_OF, attrgetter("form_factor")), wrong="GPU form factor not allowed",
 )  # fmt: skip
 """Form factors of the GPU, of which one must match."""
-_SINCE = {(5,): "Maxwell", (6,): "Pascal", (7,): "Volta", (7, 5): "Turing", (8,): "Ampere", (8, 9): "Ada Lovelace"}
-_SINCE |= {(9,): "Hopper", (10,): "Blackwell", (13,): "Rubin"}
-"""Architectures by their first compute capability (gpu_products.yaml), in its order, as NVML names them."""
-_FAMILIES = {name: (name.lower().replace(" ", "-"),) for name in _SINCE.values()}
+_FAMILIES = {name: (name.lower().replace(" ", "-"),) for name in SINCE.values()}
 _FORMER_FAMILIES = {"Ada Lovelace": "ampere", "Blackwell": "undefined", "Rubin": "undefined"}
 """GFD's family of GPUs that a release does not know yet (NVIDIA/k8s-device-plugin#943, #1237, #1909), and of Thor."""
-
-
-def architecture_of(node: NodeClass) -> str | None:
-    """Name the architecture by the compute capability; GPUs without CUDA have none of these, but their vendor's."""
-    capability = node.compute_capability
-    if capability is None:
-        return None if node.runs_cuda else node.vendor
-    return next((name for since, name in reversed(_SINCE.items()) if capability >= since), None)
-
-
 ARCHITECTURES: Need[frozenset[str]] = Need(
     "spec.placement.architectures", "architectures", "GPU architecture {}", (Code.ArchitectureNotAllowed,),
     list_of_words("architectures", _FAMILIES, "Hopper, Blackwell", "one of these GPU architectures"),
@@ -504,8 +334,8 @@ CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
     "spec.placement.confidentialComputing", "confidential_computing", "confidential computing",
     (Code.ConfidentialComputingOff,),
     list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
-    fact_of_label("confidential computing", CC_MODE, _CC_MODES,
-                  lambda node: "off" if node.fact(CC_READY) == "false" else None, otherwise="off", by_product=False),
+    fact_of_label("confidential computing", CC_MODE, _CC_MODES, excluded={CC_READY: "false"}, otherwise="off",
+                  by_product=False),
     "no confidential computing", "cc.mode.state on or ppcie, and cc.ready.state true",
 )  # fmt: skip
 """GPUs in a mode that protects data; a node of which nothing is known is refused."""
@@ -547,14 +377,20 @@ NEEDS: tuple[Need[Any], ...] = (
 """All needs, in the order in which explain lists them."""
 WITH_FACT = tuple((need, need.fact) for need in NEEDS if need.fact and need.wrong)
 """The needs that are judged by one fact; for CUDA the fact is only what a node offers."""
+CONSTRAINTS: Mapping[Need[Any], FactConstraint] = {
+    need: FactConstraint(fact.own, fact.compared.accepts, need.wanted, need.codes[0], need.wrong, need.wants,
+                     fact.compared.words, fact.of, fact.at_most, fact.name)
+    for need, fact in WITH_FACT
+}  # fmt: skip
+"""What these needs refuse."""
 
 
 def merge_needs(sources: Iterable[Needs]) -> dict[str, Any]:
     """Merge what the sources state into values of Demand, except CUDA, which depends on the containers (merge.py)."""
-    all_sources, merged, others = list(sources), dict[str, Any](), dict[str, Any]()
+    all_sources, in_fields, others = list(sources), dict[str, Any](), dict[str, Any]()
     for need in NEEDS:
         values = [needs[need] for needs in all_sources if need in needs]
         if values and need is not LEAST_CUDA:
-            of_field = merged if need.demand_field in FIELDS else others
-            of_field[need.demand_field] = MERGED[DECLARED.get(need.path, Merge.Single)](values)
-    return {**merged, "others": tuple(others.items())} if others else merged
+            of_field = in_fields if need.demand_field in FIELDS else others
+            of_field[need.demand_field] = merged(DECLARED.get(need.path, Merge.Single), values)
+    return {**in_fields, "others": tuple(others.items())} if others else in_fields

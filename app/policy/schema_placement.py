@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.fields import LabelSelector, MemoryText, Merge, StrictMapping, VersionText, described
 
 
@@ -168,11 +167,6 @@ class CUDAWish(StrictMapping):
         strict=False,
         max_length=MOST_IMAGES,
     )
-
-    @property
-    def accepted(self) -> AcceptedCompatibility | None:
-        """The `accept` field as a value of cuda_compatibility.py."""
-        return AcceptedCompatibility[self.accept] if self.accept else None
 
 
 class Score(StrictMapping):

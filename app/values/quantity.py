@@ -91,6 +91,14 @@ def _small(text: str) -> str:
     return "in bytes" if text.strip().isdigit() else "not more than 1 MiB"
 
 
+def enough_memory(mib: float, wanted: float) -> bool:
+    """Tell whether GPUs of `mib` MiB have a nominal amount of memory."""
+    return mib >= MEMORY_TOLERANCE * wanted
+
+
+MEMORY_TOLERANCE = 0.93
+"""The share of its nominal memory that a GPU reports at least: an 80 GB H100 reports 81,559 MiB, and GDDR cards with
+ECC report 0.9375 (docs/reference/sharing-and-memory.md#memory; app/knowledge/gpu_products.yaml, conventions)."""
 LEAST_GPU_MEMORY = 100
 """MiB below which an amount is taken for a slip; a CUDA context alone needs more. A guess."""
 

@@ -93,7 +93,7 @@ def _own_labels(demand: Demand) -> dict[str, str]:
     """Write the labels that a demand wants and that no product decides."""
     facts = [(fact, need.wanted(demand)) for need, fact in WITH_FACT if fact.label and not fact.by_product]
     wanted = (expression for fact, words in facts if words for expression in fact.compared.on_label(fact.label, words))
-    return {expression["key"]: expression["values"][0] for expression in wanted}
+    return {one["key"]: one["values"][0] for one in wanted if one["operator"] == "In"}
 
 
 def _offered(demand: Demand) -> dict[str, int]:

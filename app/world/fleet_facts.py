@@ -18,7 +18,7 @@ Taint = tuple[str, str, str]
 """(key, value, effect)."""
 
 GFD_KEYS = (
-    PRODUCT, SHARING, f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major", *(one.label for _, one in WITH_FACT if one.label)
+    PRODUCT, SHARING, f"{DRIVER[0]}.major", f"{OLD_DRIVER[0]}.major", *(key for _, one in WITH_FACT for key in one.keys)
 )  # fmt: skip
 """Labels of GPU Feature Discovery that node affinity may name for a pod's needs."""
 STATE_KEYS = (MIG_STATE, UPGRADE_STATE, PLUGIN)

@@ -4,7 +4,6 @@
 The allocator (app/dra), which agrees with kube-scheduler's, and the filter are the judges (S13).
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from app.kube.pods import read_pod
 from app.kube.records import read_record
 from app.kube.resource_claims import ResourceClaimTemplate
 from app.placement.engine import judge
+from app.policy.needs import NVLINK
 from tests.admission.converted import CLASSES, allocated, cluster, conversion_of, reasons_of
 from tests.builders import container, demand, gpus, knowledge, pod
 from tests.dra.makes import IMAGES, MAKES, WISHES
@@ -170,5 +170,5 @@ def test_slices_are_claimed_by_profile_and_in_requests_of_their_own() -> None:
 def test_what_a_claim_does_not_express_is_said_though_filter_goes_on_judging_it() -> None:
     document = pod(annotations={"interconnect": "NVLink"})
 
-    assert replace(demand(document)).nvlink
+    assert NVLINK.value(demand(document))
     assert [words for words in conversion_of(document).unsaid if words.startswith("NVLink")]

@@ -177,6 +177,8 @@ def test_annotation_of_no_such_word_is_refused(key: str, asked: str, problem: st
          f"{FAMILY} In blackwell,undefined"),
         (("confidential-computing", "Required"), node(labels=dict(zip(CC, ("on", "true"), strict=True))),
          f"{CC[0]} In on,ppcie"),
+        (("confidential-computing", "Required"), node(labels=dict(zip(CC, ("on", "true"), strict=True))),
+         f"{CC[1]} NotIn false"),
         (("gpu-mode", "graphics, compute"), node(labels={MODE: "compute"}), f"{MODE} In compute,display,graphics"),
     ],
 )  # fmt: skip
@@ -257,6 +259,7 @@ def test_template_of_a_new_node_has_the_label_that_no_product_decides() -> None:
 
     assert template.products[0] == "NVIDIA-H200"
     assert template.labels[CC[0]] == "on"
+    assert CC[1] not in template.labels
 
 
 def test_claim_says_what_no_attribute_says() -> None:

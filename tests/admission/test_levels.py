@@ -10,7 +10,7 @@ from app.admission.json_patch import apply
 from app.admission.mutators import MUTATOR_RULES, MUTATORS, OF_VALIDATORS, Mutator
 from app.admission.reviewed_pod import ReviewedPod, begin_review
 from app.kube.pods import read_pod
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge import AdmissionRules
 from app.policy.schema_admission import PerGPU
 from tests.admission.mutated import admit, fleet
 from tests.admission.slices import SMALL, slices, whole

@@ -261,8 +261,10 @@ RESOURCES = st.one_of(
 DEMANDS = st.builds(
     Demand,
     resources=st.lists(st.tuples(RESOURCES, st.integers(1, 16)), max_size=3, unique_by=lambda pair: pair[0]).map(tuple),
-    memory_mib=st.integers(0, 200_000),
-    compute_capability=st.none() | st.tuples(st.integers(5, 12), st.integers(0, 9)),
+    others=st.tuples(
+        st.tuples(st.just("memory_mib"), st.integers(0, 200_000)),
+        st.tuples(st.just("compute_capability"), st.none() | st.tuples(st.integers(5, 12), st.integers(0, 9))),
+    ),
     mig_profile=st.none() | st.tuples(st.sampled_from(["1g.5gb", "3g.40gb"]), st.booleans()),
     sharing=st.sampled_from(SharingWish),
 )

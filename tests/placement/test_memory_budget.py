@@ -12,6 +12,7 @@ from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.nodes.reading import read_node
 from app.placement.engine import judge
+from app.policy.needs import LEAST_MEMORY
 from app.server.service import Service
 from app.world.gpu_allocations import PROMISE_SECONDS
 from tests.builders import container, demand, gpus, knowledge, make_service, node_document, pod, policies, policy
@@ -113,7 +114,7 @@ def test_need_of_a_policy_is_no_declaration() -> None:
 
     pod_demand = demand(share(declares=None), wanting)
 
-    assert (pod_demand.memory_mib, pod_demand.declared_mib) == (10240, 0)
+    assert (LEAST_MEMORY.value(pod_demand), pod_demand.declared_mib) == (10240, 0)
     assert demand(share(declares="4Gi"), wanting).declared_mib == 4096
 
 

@@ -160,7 +160,8 @@ def _annotations(_: str) -> str:
     for name, annotation in ANNOTATIONS.items():
         shown = ", ".join(f'`"{example}"`' for example in annotation.examples)
         fact = facts.get(name)
-        read = ", ".join(f"`{text}`" for text in (fact.label, fact.member.rpartition(".")[2]) if text) if fact else ""
+        names = (*fact.keys, *filter(None, [fact.member.rpartition(".")[2]])) if fact else ()
+        read = ", ".join(f"`{text}`" for text in names)
         lines.append(f"| `{name}` | {annotation.grammar} | {shown} | {annotation.meaning} | {read} |")
     return "\n".join(lines)
 

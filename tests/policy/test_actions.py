@@ -4,7 +4,7 @@
 import pytest
 
 from app.policy.schema_placement import SharingWish
-from tests.policy.rulings import rule
+from tests.policy.rulings import rule, value_in
 
 FIELDS = {
     "runtimeClassName": "admission: {runtimeClassName: a}",
@@ -48,7 +48,7 @@ def test_policy_that_only_warns_refuses_no_node(field: str) -> None:
 
     demand = rule(BASE, f"action: Warn, {FIELDS[field]}").demand
 
-    assert {name: getattr(expected, name) for name in hard} == {name: getattr(demand, name) for name in hard}
+    assert {name: value_in(expected, name) for name in hard} == {name: value_in(demand, name) for name in hard}
     assert expected.refuse_unknown is demand.refuse_unknown
 
 
@@ -68,7 +68,7 @@ def test_need_of_a_policy_that_only_warns_becomes_warned(spec: str, field: str, 
     warned = rule(f"action: Warn, placement: {{{spec}}}").demand.warned
 
     assert warned is not None
-    value = getattr(warned, field)
+    value = value_in(warned, field)
     assert expected == (bool(value) if expected is True else value)
 
 

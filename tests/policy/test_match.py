@@ -8,7 +8,7 @@ from app.policy.demand import Demand
 from app.policy.schema_placement import ScorerName, SharingWish
 from app.values.reasons import Code
 from tests.builders import knowledge, pod, policies, policy, ruling
-from tests.policy.rulings import rule
+from tests.policy.rulings import rule, value_in
 
 
 def allowed(demand: Demand) -> set[str]:
@@ -123,7 +123,7 @@ def test_placement_fields_are_merged_as_the_table_says(
 ) -> None:
     merged = rule(*(f"placement: {{{spec}}}" for spec in specs), annotations=annotations)
 
-    assert expected == getattr(merged.demand, field)
+    assert expected == value_in(merged.demand, field)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from app.cli.json_schema import schema_text
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
-from app.policy.merge_admission import AdmissionRules
+from app.policy.merge import AdmissionRules
 from app.policy.schema_placement import SharingWish
 from tests.builders import gpus, pod, ruling, shipped
 

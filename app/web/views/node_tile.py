@@ -17,7 +17,7 @@ from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import CPU, PODS, quantity_units
 from app.nodes.mig_state import MIG_FAILED
 from app.nodes.model import SHARES, UNSHARED, Node
-from app.placement.class_filters import MIG_STATES_READY, UPGRADE_STATES_REFUSED
+from app.placement.class_filters import MIG_STATES_AT_REST, UPGRADE_STATES_REFUSED
 
 GPU_WIDTH = 8
 """The width of a GPU in memory slices, of which products with MIG have eight or four (mig_profiles.yaml)."""
@@ -170,7 +170,7 @@ def state_of(node: Node, offered: int, free: int) -> NodeState:
         return NodeState.ChangeFailed
     if node_class.upgrade_state in UPGRADE_STATES_REFUSED:
         return NodeState.Upgrading
-    if node_class.mig_state not in MIG_STATES_READY:
+    if node_class.mig_state not in MIG_STATES_AT_REST:
         return NodeState.Changing
     if node_class.ill or node_class.withdrawn or node_class.faulty:
         return NodeState.Ill
