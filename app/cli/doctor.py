@@ -17,16 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from app.admission.reviewed_pod import has_our_scheduler
-from app.cli.certs import ADDRESS_SECONDS
 from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
 from app.cli.output import Output, names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
 from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
 from app.cli.usage import PrometheusOptions
-from app.cluster.gpu_health_polling import find_source, poll_once
 from app.cluster.kubeconfig import Load
-from app.cluster.prometheus import silent_registries
-from app.cluster.slipped_pods import slip_of
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.doctor.cluster_checks import examine_cluster
@@ -51,13 +47,12 @@ from app.explain.gang_placement import gang_verdict
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
+from app.nodes.gpu_health import Health
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.policy.load import MOUNTED
 from app.settings import Settings
 from app.telemetry.logs import now
-from app.tls.certificate_report import CertificateTexts, problems
-from app.tls.pem import read_certificate
 from app.values.computations import finish
 from app.values.errors import ApiError, BadInput, PolicyError
 from app.values.reasons import counted
@@ -127,6 +122,8 @@ def _decoded(text: str | None) -> bytes:
 
 def _fetch_certificate(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate | None:
     """Fetch the certificate of a webhook's URL, and check it; None for a URL that only the API server can reach."""
+    from app.cli.certs import ADDRESS_SECONDS
+
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
@@ -141,6 +138,9 @@ def _fetch_certificate(webhook: Webhook, url: str, bundle: bytes, now: dt.dateti
 def _check_certificate(
     webhook: Webhook, where: str, pem: bytes, bundle: bytes, server_name: str, now: dt.datetime
 ) -> Certificate:
+    from app.tls.certificate_report import CertificateTexts, problems
+    from app.tls.pem import read_certificate
+
     try:
         leaf = read_certificate(pem)
         found_problems = tuple(problems(CertificateTexts(pem, None, bundle), now, server_name))
@@ -176,8 +176,28 @@ def _policy_source(text: str, documents: Sequence[Mapping[str, Any]], namespace:
     return file if " " in file else f"Namespace {namespace}"
 
 
+def _health(settings: Settings, knowledge: Knowledge) -> Mapping[str, Health]:
+    """Ask for what DCGM reports of the nodes, where an option names a source. Raises BadInput, SourceError."""
+    if not (settings.prometheus or settings.dcgm_exporters):
+        return {}
+    from app.cluster.gpu_health_polling import find_source, poll_once
+
+    source = find_source(settings, knowledge.dcgm)
+    return asyncio.run(poll_once(source, knowledge)) if source else {}
+
+
+def _silent_since(prometheus: str) -> dict[str, str]:
+    """Return since when image registries do not answer the replicas, by their names."""
+    from app.cluster.prometheus import silent_registries
+
+    silence = asyncio.run(silent_registries(prometheus))
+    return {name: f"{now() - dt.timedelta(seconds=age):%Y-%m-%d %H:%M}Z" for name, age in silence.items()}
+
+
 def _slipped(survey: ClusterObjects, world: World) -> Iterator[SlippedReport]:
     """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
+    from app.cluster.slipped_pods import slip_of
+
     state = world.state
     for document in survey.objects.get("Pod", ()):
         metadata: dict[str, Any] = document.get("metadata") or {}
@@ -255,19 +275,17 @@ def doctor(
     read = {} if survey is None else {kind: tuple(items) for kind, items in survey.objects.items()}
     pods = [document for document in objects if document.get("kind") == "Pod"] + list(read.get("Pod", ()))
     nodes = tuple(state.nodes.values())
-    source = find_source(
-        Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge.dcgm
-    )
     idle = PrometheusOptions(prometheus).idle(state)
-    silence = asyncio.run(silent_registries(prometheus)) if prometheus else {}
-    silent_since = {name: f"{now() - dt.timedelta(seconds=age):%Y-%m-%d %H:%M}Z" for name, age in silence.items()}
+    silent_since = _silent_since(prometheus) if prometheus else {}
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
         stored = [{"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in read.get(kind, ())] or objects
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         cluster = ExaminedCluster(
             world_of(state, policies),
             read,
-            health=asyncio.run(poll_once(source, state.knowledge)) if source else {},
+            health=_health(
+                Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge
+            ),
             now=now().timestamp(),
             since=read_ages(read.get("Node", ()) or objects),
         )

@@ -5,12 +5,11 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.cluster.apiserver import LIST_SECONDS, ApiServer
 from app.cluster.kubeconfig import Load
-from app.cluster.listing import list_kind
 from app.doctor.cluster_objects import ExaminedCluster, GPUPodTried
 from app.doctor.operand_checks import JOB_KINDS
 from app.doctor.webhook_checks import MUTATING, VALIDATING, webhooks
@@ -19,6 +18,9 @@ from app.kube.pods import DECISION
 from app.values.errors import FORBIDDEN, NOT_FOUND, ApiError
 from app.values.json_members import Object
 from app.world.world import World
+
+if TYPE_CHECKING:
+    from app.cluster.apiserver import ApiServer
 
 EXAMINED = (
     *FLEET,
@@ -77,6 +79,8 @@ async def survey_cluster(
 
     `keep_pod` tells whether to keep a pod, since 50,000 whole pods are gigabytes. `report` is called for each kind.
     """
+    from app.cluster.apiserver import ApiServer
+
     survey = ClusterObjects()
     async with ApiServer(load) as server:
         await _read_version(server, survey, now)
@@ -97,6 +101,8 @@ async def survey_cluster(
 
 async def survey_webhooks(load: Load, world: World) -> ExaminedCluster:
     """Read the webhook configurations, and the EndpointSlices of the namespace of ours, as far as the user may."""
+    from app.cluster.apiserver import ApiServer
+
     survey = ClusterObjects()
     async with ApiServer(load) as server:
         for kind in (MUTATING, VALIDATING):
@@ -109,7 +115,7 @@ async def survey_webhooks(load: Load, world: World) -> ExaminedCluster:
         return replace(cluster, objects=objects, namespace=(service or {}).get("namespace", ""))
 
 
-async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable[[], dt.datetime]) -> None:
+async def _read_version(server: "ApiServer", survey: ClusterObjects, now: Callable[[], dt.datetime]) -> None:
     asked_at = now()
     try:
         body, date = await server.version()
@@ -131,7 +137,7 @@ async def _read_version(server: ApiServer, survey: ClusterObjects, now: Callable
         survey.refused["clock of the API server"] = "its answer has no Date header"
 
 
-async def _served_groups(server: ApiServer, survey: ClusterObjects) -> set[str] | None:
+async def _served_groups(server: "ApiServer", survey: ClusterObjects) -> set[str] | None:
     """Return the served API groups; None if unknown. A request for a group not served may get 403 as well."""
     try:
         groups = (await server.read("/apis") or {})["groups"] or ()
@@ -142,8 +148,10 @@ async def _served_groups(server: ApiServer, survey: ClusterObjects) -> set[str] 
 
 
 async def _list(
-    server: ApiServer, survey: ClusterObjects, kind: str, namespace: str, keep: Callable[[Object], bool] | None
+    server: "ApiServer", survey: ClusterObjects, kind: str, namespace: str, keep: Callable[[Object], bool] | None
 ) -> None:
+    from app.cluster.listing import list_kind
+
     try:
         survey.objects[kind] = await list_kind(server, kind, namespace, keep)
     except ApiError as error:
@@ -151,7 +159,7 @@ async def _list(
             survey.refused[kind] = str(error)
 
 
-async def _ask_rights(server: ApiServer, survey: ClusterObjects, namespace: str) -> None:
+async def _ask_rights(server: "ApiServer", survey: ClusterObjects, namespace: str) -> None:
     user = f"system:serviceaccount:{namespace}:gpu-usher"
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
     try:
@@ -164,21 +172,21 @@ async def _ask_rights(server: ApiServer, survey: ClusterObjects, namespace: str)
         survey.refused[f"rights of ServiceAccount {namespace}/gpu-usher"] = "an authorizer cannot list all rights"
 
 
-async def _read_definition(server: ApiServer, survey: ClusterObjects) -> None:
+async def _read_definition(server: "ApiServer", survey: ClusterObjects) -> None:
     """Read the definition of GPUPolicy alone, since all definitions of a cluster are megabytes."""
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{DEFINITION}"
     definition = await _read_object(server, survey, path, f"CustomResourceDefinition {DEFINITION}")
     survey.objects["CustomResourceDefinition"] = [definition] if definition else []
 
 
-async def _read_certificate(server: ApiServer, survey: ClusterObjects, namespace: str) -> None:
+async def _read_certificate(server: "ApiServer", survey: ClusterObjects, namespace: str) -> None:
     """Read the served certificate and its issuer from the Secret; the private key in it is dropped at once."""
     path = f"/api/v1/namespaces/{namespace}/secrets/{SECRET}"
     secret = await _read_object(server, survey, path, f"Secret {namespace}/{SECRET}")
     survey.certificate = (secret.get("data") or {}).get("tls.crt", "")
 
 
-async def _read_object(server: ApiServer, survey: ClusterObjects, path: str, shown: str) -> Object:
+async def _read_object(server: "ApiServer", survey: ClusterObjects, path: str, shown: str) -> Object:
     """Read one object; empty if there is none, or if it cannot be read, which is noted under the name `shown`."""
     try:
         return await server.read(path) or {}
@@ -193,6 +201,8 @@ async def try_gpu_pod(load: Load, namespace: str, resource: str) -> GPUPodTried 
     Every Pod Security level allows the pod. None where it was refused for a reason of its own (no right to create it, a
     quota, a policy).
     """
+    from app.cluster.apiserver import LIST_SECONDS, ApiServer
+
     limits = {"cpu": "100m", "memory": "64Mi", resource: "1"}
     own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     shared = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}

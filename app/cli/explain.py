@@ -45,7 +45,6 @@ from app.cli.source import (
     state_of,
 )
 from app.cli.usage import PrometheusOptions
-from app.cluster.apiserver import LIST_SECONDS, ApiServer, read_object
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load, service_at
@@ -77,6 +76,8 @@ def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiE
     """
     if refused.status != FORBIDDEN:
         raise refused
+    from app.cluster.apiserver import read_object  # no file needs the client of the API server
+
     path = f"/apis/{EXPLAIN_GROUP}/{EXPLAIN_VERSION}/namespaces/{namespace}/{EXPLANATIONS}/{name}"
     try:
         document = asyncio.run(read_object(load, path.rstrip("/")))
@@ -275,6 +276,8 @@ def _named(fleet: Fleet, wanted: ObjectName, objects: Objects, workloads: Worklo
 
 async def _shown_at(load: Load, path: str, **params: str) -> Any:
     """Read one object, or a list; None if it is not there, or not shown to the user. Raises ApiError."""
+    from app.cluster.apiserver import read_object
+
     try:
         return await read_object(load, path, params)
     except ApiError as error:
@@ -300,6 +303,8 @@ def ask_service(url: str, body: JSONObject, by_node: bool) -> Explanation:
     """
 
     async def ask() -> Any:
+        from app.cluster.apiserver import LIST_SECONDS, ApiServer
+
         async with ApiServer(service_at(url)) as server:
             return await server.create("/explain", body, {"nodes": "true"} if by_node else {}, LIST_SECONDS)
 

@@ -20,7 +20,6 @@ from app.cli.output import Output, show
 from app.cli.source import GovernedFleet, note
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.images.registry import Registries, RegistryAccess
 from app.knowledge.image_configs import ImageFacts
 from app.kube.pods import read_pod
 from app.values.computations import finish
@@ -88,6 +87,8 @@ def read_images(state: State, pods: Iterable[Mapping[str, Any]]) -> None:
 
 
 async def _read(images: Iterable[str]) -> dict[str, ImageFacts | SourceError]:
+    from app.images.registry import Registries, RegistryAccess
+
     home, found = Path.home(), dict[str, ImageFacts | SourceError]()
     files = (
         Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json",

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,10 +16,8 @@ from rich.table import Column, Table
 
 from app.cli.output import Output, names_of, show, table_of
 from app.cli.source import Fleet, state_of
-from app.cluster.apiserver import ApiServer
 from app.cluster.files import read_knowledge, shipped_policies
 from app.cluster.kubeconfig import Load
-from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.explain.gpu_inventory import (
     DeviceRow,
@@ -32,9 +30,11 @@ from app.explain.gpu_inventory import (
 )
 from app.kube.api_kinds import DRA, NAMESPACE
 from app.telemetry.logs import LOGGER, today
-from app.telemetry.metrics import Metrics
 from app.values.errors import BadInput
 from app.world.state import State
+
+if TYPE_CHECKING:
+    from app.cluster.apiserver import ApiServer
 
 NAMESPACES_SHOWN = 4
 COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
@@ -80,17 +80,22 @@ def _take(state: State) -> Inventory:
 
 
 async def _watch(load: Load) -> None:
+    from app.cluster.apiserver import ApiServer
+
     LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
     async with ApiServer(load) as server:
         await server.version()  # following tries for ever, in silence, where the first answer never comes
         await follow(server, Console(highlight=False), REDRAW_SECONDS)
 
 
-async def follow(server: ApiServer, console: Console, seconds: float) -> None:
+async def follow(server: "ApiServer", console: Console, seconds: float) -> None:
     """Follow a cluster, and redraw the table when nodes or their GPU usage change, at most once in `seconds`.
 
     Raises the error that ends the following, such as ApiError.
     """
+    from app.cluster.live import LiveCluster
+    from app.telemetry.metrics import Metrics
+
     knowledge = read_knowledge()
     state = State(knowledge)
     book = PolicyBook(shipped_policies(), knowledge, today)

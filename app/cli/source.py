@@ -17,7 +17,6 @@ from app.cli.output import show_progress
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import ChosenContext, Load, choose_context, find_cluster
-from app.cluster.listing import read_objects
 from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.demo.notation import DEFAULT, fleet_names
@@ -26,7 +25,6 @@ from app.kube.api_kinds import DRA, FLEET
 from app.kube.pod_object import FINISHED
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now, today
-from app.tls.pem import read_certificate
 from app.values.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, BadInput, SnapshotError
 from app.values.json_members import Object
 from app.values.reasons import counted
@@ -88,6 +86,8 @@ class ClusterOptions:
 
     def _expired_certificate(self) -> str:
         """Tell whether the client certificate has expired, which is the server's reason to say no more than 401."""
+        from app.tls.pem import read_certificate
+
         file = self.load()().cert_file
         ends = read_certificate(Path(file).read_bytes()).not_valid_after_utc if file else None
         expired = ends is not None and ends < now()
@@ -230,6 +230,8 @@ def read_live(cluster: ClusterOptions, kinds: Iterable[str], optional: Iterable[
 
     Raises ApiError, BadInput.
     """
+    from app.cluster.listing import read_objects  # no file needs the client of the API server
+
     load, hidden = cluster.load(), list[str]()
     reading = show_progress("reading the cluster")
     with cluster.telling(), without_garbage_collection(), reading as report:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,7 +18,6 @@ from rich.table import Column
 
 from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
 from app.cli.source import Fleet, refuse_several, state_of
-from app.cluster.usage_polling import PrometheusUse, shared_nodes
 from app.demo.usage import demo_history
 from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
@@ -28,6 +27,9 @@ from app.usage.workloads import owners_of
 from app.values.errors import BadInput
 from app.values.quantity import parse_seconds
 from app.world.state import State
+
+if TYPE_CHECKING:
+    from app.cluster.usage_polling import PrometheusUse
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
 UNITS = {"d": DAY, "w": 7 * DAY}
@@ -74,6 +76,8 @@ class PrometheusOptions:
             )
         if self.prometheus_token_file and not self.prometheus:
             raise BadInput("got --prometheus-token-file without --prometheus, wants both")
+        from app.cluster.usage_polling import PrometheusUse, shared_nodes
+
         end = now().timestamp()
         if not self.prometheus:
             usages = {name: state.allocations.bound(name) for name in state.nodes}
@@ -93,7 +97,7 @@ class PrometheusOptions:
         return idle_pods(self.history(None, state, IDLE_LOOK_BACK)) if given else {}
 
 
-async def _read(source: PrometheusUse, end: float, seconds: int) -> UseHistory:
+async def _read(source: "PrometheusUse", end: float, seconds: int) -> UseHistory:
     try:
         return await source.read(end, seconds)
     finally:

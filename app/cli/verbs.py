@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line and its verbs, each imported when it is called: together they take two seconds of CPU.
+"""The command line and its verbs, each imported when it is called, as together they take two seconds of CPU.
 
 Typer writes `--help`, with the examples (examples.txt) and exit codes of a verb below the options. Options that several
 verbs share are one parameter: a frozen dataclass whose fields are Typer options.
 """
 
 import inspect
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -99,7 +100,7 @@ def command_of(verb: Function, words: str) -> Any:
     target, name = typer.Typer(add_completion=False, rich_markup_mode=None), words.rpartition(" ")[2]
     target.command(name, cls=Verb, epilog=epilog(words), context_settings=SETTINGS)(with_records(verb))
     made = typer.main.get_command(target)
-    made.name, made.short_help = name, inspect.cleandoc(verb.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+    made.name, made.short_help = name, summary(words)
     return made
 
 
@@ -219,7 +220,23 @@ class CommandLine(VerbGroup):
 
     def __init__(self, group: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._prefix = f"{group} " if group else ""
         self.commands = Verbs(group)  # type: ignore[assignment]  # no verb is added to it
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """Write the list of verbs; none is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary(self._prefix + name)) for name in self.commands])
+
+
+def summary(words: str) -> str:
+    """Return the first sentence of the help of a verb, from the source of its module, or that of a group."""
+    if words in GROUPS:
+        return GROUPS[words]
+    module, _, function = VERBS[words].partition(":")
+    source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
+    match = re.search(rf'^def {function}\(.*?"""(.*?)(?:\n\n|""")', source, re.DOTALL | re.MULTILINE)
+    return " ".join(match[1].split()) if match else ""
 
 
 @cache

@@ -8,16 +8,18 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import msgspec
 from aiohttp.connector import Connection
-from kubernetes.client import Configuration
 
 from app.cluster.kubeconfig import Access, Headers, Load, credentials, read_access
 from app.values.errors import NOT_FOUND, UNAUTHORIZED, ApiError, BadInput
 from app.values.json_members import JSON, Object
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0

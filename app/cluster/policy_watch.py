@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from watchfiles import awatch
-
 from app.cluster.files import NO_FILE, is_policy_file, policy_files, shipped_default
 from app.cluster.time_slices import in_slices
 from app.knowledge.tables import Knowledge
@@ -355,6 +353,8 @@ async def _wake_ups(directory: Path, wake_up: asyncio.Event) -> AsyncIterator[No
     stop = asyncio.Event()
 
     async def listen() -> None:
+        from watchfiles import awatch  # only a server watches files
+
         async for _ in awatch(directory, stop_event=stop, debounce=50, step=20):
             wake_up.set()
 
