@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
@@ -53,13 +52,3 @@ def test_controller_writes_the_event_and_the_replica_writes_none(
     assert controller.metric("gpu_usher_events_total", result="created") == 1
     assert replica.metric("gpu_usher_events_total") == 0
     assert controller.metric("gpu_usher_build_info", role="controller") == 1
-
-
-def test_controller_answers_no_webhook_and_no_scheduler(processes: tuple[Service, Service]) -> None:
-    """F104: what writes parses nothing that the API server or a scheduler sends."""
-    _, controller = processes
-    with httpx.Client(verify=False, trust_env=False) as client:  # its CA is of no interest here
-        paths = ("/mutate", "/validate", "/scheduler/filter", "/scheduler/prioritize", "/scheduler/preempt")
-        codes = {client.post(controller.url + path, json={}).status_code for path in paths}
-
-    assert codes == {404}
