@@ -31,7 +31,6 @@ REFUSED_BEFORE = {("object", mistake) for mistake in ("no name", "kind", "versio
 """What the API server itself refuses, or prunes, before it asks us."""
 KINDS = {"field", "name of another", "tie with another", "bound", "no YAML", "many values", "no UTF-8"}
 """A mistake for each stage of reading: the text, the document, the model, and the set."""
-MATRIX = pytest.mark.parametrize(("way", "mistake"), CASES, ids=lambda part: part.replace(" ", "-"))
 
 
 class Cluster:

@@ -147,47 +147,7 @@ def replaced(path: str, value: Any) -> Object:
 
 NODE = "/api/v1/nodes/h100-0"
 DEPLOYMENT = "/apis/apps/v1/namespaces/gpu-usher/deployments/gpu-usher"
-BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/gpu-usher"
 FIRST = "/webhooks/0"
-BREAKS = [
-    pytest.param(MUTATING, {"op": "remove", "path": f"{FIRST}/clientConfig/caBundle"}, "CABundleAbsent", id="caBundle"),
-    pytest.param(MUTATING, replaced(f"{FIRST}/timeoutSeconds", 30), "WebhookTimeout", id="timeout"),
-    pytest.param(VALIDATING, replaced(f"{FIRST}/namespaceSelector", {}), "ExemptsTooLittle", id="selector"),
-    pytest.param(
-        VALIDATING, replaced(f"{FIRST}/objectSelector", {"matchLabels": {"a": "b"}}), "ExemptsTooMuch", id="object"
-    ),
-    pytest.param(VALIDATING, replaced(f"{FIRST}/failurePolicy", "Ignore"), "FailurePolicy", id="fails open"),
-    pytest.param(MUTATING, replaced(f"{FIRST}/reinvocationPolicy", "Never"), "NotCalledAgain", id="never again"),
-    pytest.param(MUTATING, replaced(f"{FIRST}/matchConditions", []), "NoMatchConditions", id="every pod"),
-    pytest.param(
-        f"{SLICES}/gpu-usher-x", replaced("/endpoints/0/conditions/ready", False), "NoReadyEndpoint", id="endpoints"
-    ),
-    pytest.param(NODE, {"op": "remove", "path": "/spec/taints"}, "UntaintedGPUNodes", id="taint"),
-    pytest.param(BINDING, {"op": "remove", "path": "/subjects/0"}, "RightsMissing", id="rights"),
-    pytest.param(
-        "/api/v1/namespaces/gpu-usher/secrets/gpu-usher-tls",
-        {"op": "remove", "path": "/data"},
-        "Certificate",
-        id="Secret",
-    ),
-    pytest.param(
-        "/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-policies",
-        replaced("/data/own.yaml", "kind: GPUPolicy"),
-        "PolicyUnreadable",
-        id="policy",
-    ),
-]
-
-
-@pytest.mark.parametrize(("path", "operation", "check"), BREAKS)
-def test_broken_object_is_named_until_it_is_mended(
-    cluster: ControlPlane, path: str, operation: Object, check: str
-) -> None:
-    """F87, P11, P43, P44, fault 45."""
-    with patched_object(cluster, path, operation):
-        eventually(f"{check} is said", lambda: failing_checks(cluster) == {check})
-
-    eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
 def test_api_of_ours_without_a_server_is_named_with_the_namespaces_that_it_keeps(cluster: ControlPlane) -> None:
