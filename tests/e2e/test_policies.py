@@ -12,11 +12,8 @@ from tests.controlplane.kubectl import KubectlResult, Object
 from tests.e2e.stage import (
     DEPLOY,
     Service,
-    create_namespace,
-    create_pod,
     eventually,
     install_webhooks,
-    plain_pod,
     serving,
 )
 
@@ -51,46 +48,6 @@ def gpu_policy(name: str, **spec: Any) -> Object:
 def apply(plane: ControlPlane, document: Object) -> KubectlResult:
     """Apply an object as `kubectl apply -f -` does."""
     return plane.kubectl("apply", "-f", "-", stdin=json.dumps(document))
-
-
-def in_force(service: Service, name: str) -> bool:
-    return service.metric("gpu_usher_policy_info", policy=name) == 1
-
-
-def apply_and_wait(plane: ControlPlane, service: Service, document: Object) -> None:
-    """Apply a policy, and wait until it is in force."""
-    result = apply(plane, document)
-    assert result.code == 0, result.err
-    eventually("the policy is in force", lambda: in_force(service, document["metadata"]["name"]))
-
-
-def delete_and_wait(plane: ControlPlane, service: Service, name: str) -> None:
-    """Delete a policy, and wait until it is no longer in force."""
-    result = plane.kubectl("delete", "gpupolicy", name)
-    assert result.code == 0, result.err
-    eventually("the policy is forgotten", lambda: not in_force(service, name))
-
-
-def capping_policy(name: str, gpus: int) -> Object:
-    """Write a policy that limits the GPUs of the pods labelled `cap: <name>`."""
-    selector = {"podSelector": {"matchLabels": {"cap": name}}}
-    return gpu_policy(name, priority=2000, match=selector, admission={"maxGPUsPerPod": gpus})
-
-
-def test_policy_applied_by_kubectl_rules_on_the_next_pod_until_it_is_deleted(
-    plane: ControlPlane, service: Service
-) -> None:
-    """F76, F131: it is created, changed and deleted without a restart."""
-    namespace = create_namespace(plane, "capped")
-    apply_and_wait(plane, service, capping_policy("cap", 2))
-    four = plain_pod(namespace, {"nvidia.com/gpu": 4}, "four", labels={"cap": "cap"})
-    assert "at most 2 per pod" in plane.kubectl.create(four).err
-
-    assert apply(plane, capping_policy("cap", 3)).code == 0
-    eventually("the change is in force", lambda: "at most 3 per pod" in plane.kubectl.create(four).err)
-
-    delete_and_wait(plane, service, "cap")
-    create_pod(plane, four)
 
 
 @pytest.mark.usefixtures("service")

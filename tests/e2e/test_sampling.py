@@ -20,7 +20,7 @@ from tests.e2e.stage import (
     wait_for_node,
 )
 
-NODES = 997
+NODES = 397
 RARE = [f"zz-rare-{index}" for index in range(3)]
 """The only nodes that fit, which come last in every order."""
 WHERE = "sampled"
@@ -28,7 +28,7 @@ WHERE = "sampled"
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """A thousand nodes, three of which fit, and a scheduler that samples nodes as it does by default."""
+    """Four hundred nodes, three of which fit, and a scheduler that samples nodes as it does by default."""
     add_fleet(plane.api, NODES)
     facts = {"labels": labels_of("NVIDIA-B200")}
     rare = (node_object(name, "NVIDIA-B200", "580.95.05", {"nvidia.com/gpu": 1}, **facts) for name in RARE)

@@ -158,6 +158,7 @@ def bystander() -> Object:
     return gpu_pod("bystander", "default", {"cpu": "1"}, nodeName=BYSTANDER, schedulerName="nobody")
 
 
+@pytest.mark.long
 def test_events_that_wake_a_refused_pod(plane: ControlPlane, service: Service) -> None:
     """F140: whether kube-scheduler asks again is seen by the calls of filter."""
     where = WITHOUT
