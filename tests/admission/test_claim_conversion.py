@@ -42,7 +42,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     return pod(*containers, initContainers=before)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(pods(), st.integers(0, 12))
 def test_each_container_uses_as_many_devices_as_it_requested_and_the_pod_as_kubernetes_counts(
     document: dict[str, Any], free: int
@@ -78,7 +78,7 @@ def needs(draw: st.DrawFn) -> dict[str, Any]:
     return pod(gpus(draw(st.integers(1, 2)), image=draw(st.sampled_from(IMAGES))), annotations=annotations)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(needs())
 def test_claim_gets_gpus_on_just_the_nodes_that_filter_accepts_for_the_pod_as_it_was(document: dict[str, Any]) -> None:
     """S13, F135: forward compatibility is for data-centre GPUs only, which a claim cannot say and filter still does."""

@@ -25,7 +25,7 @@ WARNING = policies(policy("w", f"action: Warn, {REPAIR}"), policy("d", "admissio
 @given(
     pods(), st.sampled_from([shipped(), PREFERRED, WARNING]), st.lists(st.sampled_from(FLEET.node_groups), unique=True)
 )
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_second_review_changes_nothing_and_the_library_agrees(
     document: dict[str, Any], policy_set: PolicySet, group: list[NodeGroup]
 ) -> None:

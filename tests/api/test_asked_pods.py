@@ -59,7 +59,7 @@ def outcome(read: Any, body: bytes) -> Any:
 
 
 @given(st.lists(PODS, max_size=12), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_pods_are_read_as_each_alone(documents: list[dict[str, Any]], escaped: bool) -> None:
     """P24: templates are shared only where the results are equal, and bad pods are refused with the same words."""
     asked = PodTemplates()

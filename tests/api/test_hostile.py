@@ -185,7 +185,7 @@ VALUES: st.SearchStrategy[Any] = st.sampled_from(
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_payload_changed_anywhere_never_breaks_the_server(data: st.DataObject) -> None:
     """F125: any value at any place of a recorded payload gives a decision or a clear 4xx."""
     path = data.draw(st.sampled_from(RECORDED))

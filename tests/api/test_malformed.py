@@ -252,7 +252,7 @@ PLACES = {
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_json_in_any_part_of_a_call_is_no_5xx(service: Service, ask: Ask, data: st.DataObject) -> None:
     """F125: the calls are built rather than recorded, so that deeper places are reached more often."""
     app = create_tls_app(service, Metrics())

@@ -45,7 +45,7 @@ BODIES: dict[str, Any] = {
     ids=lambda part: str(part)[:24],
 )
 def test_tls_listener_answers_anything_else_with_404(service: Service, ask: Ask, method: str, path: str) -> None:
-    """See docs/reference/listeners.md#routes."""
+    """TLS-11. See docs/reference/listeners.md#routes."""
     answer = ask(create_tls_app(service, Metrics()), method, path, content=b"{}")
 
     assert answer.status_code == 404

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cluster.files import shipped_policies
-from tests.builders import gpus, make_service, pod, policy, review
+from tests.builders import make_service, pod, policy, review
 from tests.running import Running, running
 
 PATIENCE_SECONDS = 10
@@ -51,60 +51,6 @@ def test_tls_below_1_2_is_refused(demo: Running) -> None:
 
     with socket.create_connection(("127.0.0.1", port or 0), 5) as plain, pytest.raises((ssl.SSLError, OSError)):
         old.wrap_socket(plain).close()
-
-
-@pytest.mark.parametrize("path", ["/readyz", "/startupz", "/livez", "/metrics", "/version"])
-def test_operations_listener_answers(demo: Running, path: str) -> None:
-    """F110."""
-    assert demo.ops.get(path).status_code == 200
-
-
-def test_listeners_keep_to_their_own_routes(demo: Running) -> None:
-    """TLS-11: the TLS port serves the five verbs alone, and probes and metrics have a port of their own.
-
-    See docs/reference/listeners.md#routes.
-    """
-    statuses = [demo.tls.get(path).status_code for path in ("/", "/metrics", "/readyz", "/statusz", "/mutate")]
-
-    assert statuses == [404, 404, 404, 404, 404]
-    assert demo.ops.get("/mutate").status_code == 404
-
-
-def test_request_for_another_host_is_refused(demo: Running) -> None:
-    """A web page that rebinds its name to loopback gets no answer."""
-    answers = [client.get("/", headers={"Host": "evil.example"}) for client in (demo.tls, demo.ops, demo.people)]
-
-    assert [answer.status_code for answer in answers] == [403, 403, 403]
-
-
-def test_explain_says_what_is_needed_and_where_it_is_not(demo: Running) -> None:
-    """P45."""
-    document = pod(gpus(1, image="nvcr.io/nvidia/pytorch:24.05-py3"), annotations={"products": "A10"})
-
-    explanation = demo.people.post("/explain", json=document).json()
-
-    assert "products A10" in explanation["needs"]
-    assert any("NGC 24.05 = CUDA 12.4.1" in need for need in explanation["needs"])
-    assert {node["node"] for node in explanation["best"]} == {"a10-0", "a10-1", "a10-shared-0"}
-    assert explanation["unsourced"] == ["Tesla-V100-SXM2-32GB"]
-    assert explanation["fits"] + sum(refusal["nodes"] for refusal in explanation["refused"]) == explanation["nodes"]
-
-
-def test_dry_run_shows_the_patched_pod(demo: Running) -> None:
-    """F85."""
-    preview = demo.people.post("/dry-run", json=pod()).json()
-
-    assert preview["allowed"] is True
-    assert preview["pod"]["spec"]["runtimeClassName"] == "nvidia"
-
-
-def test_page_is_html_of_our_own_server_alone(demo: Running) -> None:
-    """F132: tests/web and tests/browser test the page itself."""
-    answer = demo.people.get("/")
-
-    assert answer.headers["content-type"].startswith("text/html")
-    assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 def edited(folder: Path, text: str) -> None:
@@ -153,20 +99,3 @@ def test_broken_edit_leaves_the_last_good_policies_and_shows_where(mounted: Path
         assert broken is not None
         assert broken.startswith("default.yaml:4:20: spec.placement.produts: unknown field, did you mean products?")
         assert (ready.status_code, clients.people.get("/statusz").json()["policies"]["error"]) == (200, None)
-
-
-def test_edit_of_a_plain_file_is_taken_too(tmp_path: Path) -> None:
-    """F76, CFG-01: the directory is watched for changes of any kind."""
-    folder = tmp_path / "policies"
-    folder.mkdir()
-    (folder / "one.yaml").write_text(policy("one", "priority: 1"), "utf-8")
-    service = make_service(tmp_path / "certs", policies=folder)
-    with running(service) as clients:
-        (folder / "two.yaml").write_text(policy("two", "priority: 2"), "utf-8")
-        loaded = "loaded"
-        seen(lambda: clients.ops.get("/readyz").json()["policies"][loaded] == 2)
-        (folder / "one.yaml").unlink()
-        (folder / "two.yaml").unlink()
-        seen(lambda: bool(clients.ops.get("/readyz").json()["policies"]["error"]))
-
-        assert clients.ops.get("/readyz").json()["policies"][loaded] == 2

@@ -21,7 +21,7 @@ from app.cluster.garbage_collection import leave_out_all
 from app.server.service import Service
 from app.telemetry.logs import LOGGER
 from app.telemetry.metrics import Metrics
-from tests.bench import devices, explaining, usage_polling, watching
+from tests.bench import devices, explaining, watching
 from tests.bench.fleet import CPU, filter_arguments, node, node_name, nodes, pods
 from tests.bench.following import bench
 from tests.bench.measure import ROUNDS, Scaled, cpu, middle, paced, per_request, served
@@ -196,8 +196,6 @@ def _explain() -> Iterator[Row]:
     yield Row("filter p99 beside an endless explain, wall time", explained.beside, 2, "x alone")
     page = watching.bench(NODES, PODS // 10)
     yield Row("filter p99 with the page loaded twice a second, wall time", page, 2, "x alone")
-    polled = statistics.median(polled.p99_ratio for polled in usage_polling.bench(1000, 1000))
-    yield Row("filter p99 while the use of 1,000 GPUs is polled, wall time", polled, 2, "x alone")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +40,13 @@ class Text(NamedTuple):
     words: str
 
 
-def messages() -> Iterator[Text]:
+@cache
+def messages() -> tuple[Text, ...]:
     """List the strings of the modules that are not docstrings, and the visible texts of the page's templates."""
+    return tuple(_messages())
+
+
+def _messages() -> Iterator[Text]:
     for path, tree in _modules():
         documented = {id(node) for node in _docstrings(tree)}
         pieces = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -69,9 +75,10 @@ def idioms(texts: Iterable[Text]) -> list[str]:
     return [f"{text.path}:{text.line}: {text.words}" for text in texts if IDIOM.search(CODE.sub("", text.words))]
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(APP.rglob("*.py")):
-        yield str(path.relative_to(APP.parent)), ast.parse(path.read_text("utf-8"))
+@cache
+def _modules() -> tuple[tuple[str, ast.Module], ...]:
+    modules = sorted(APP.rglob("*.py"))
+    return tuple((str(path.relative_to(APP.parent)), ast.parse(path.read_text("utf-8"))) for path in modules)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 import ssl
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import pytest
 
 from app.cluster.files import shipped_policies
 from tests.authorities import make_authority, write_leaf
-from tests.builders import CONTRACT, make_service, pod, policy, review
+from tests.builders import make_service, pod, policy, review
 from tests.controlplane.processes import wait_until
 from tests.haproxy import HAPROXY, haproxy
 from tests.load import Load, Tally, loading
@@ -28,7 +26,6 @@ from tests.running import running
 RATE = 100.0
 QUIET = 300
 """Answers in a row without a failure: at this rate twice the proxy's lag, after which it must have noticed."""
-RECORDED = sorted(CONTRACT.glob("*.request.json"))
 SOON_SECONDS = 60
 
 
@@ -89,31 +86,6 @@ def test_killed_replica_costs_what_was_in_its_hands_and_no_more(folder: Path) ->
     assert not [what for what in tally.failures if "answer" in what], tally.failures
 
 
-def recorded_answers(replica: Replica, folder: Path) -> dict[str, bytes]:
-    """Post all recorded requests, and return the answers by file name."""
-    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    answers = {}
-    with httpx.Client(base_url=f"https://127.0.0.1:{replica.tls}", verify=context, trust_env=False) as client:
-        for path in RECORDED:
-            verb = re.match(r"extender-(filter|prioritize|preempt)", path.name)
-            if path.name.startswith("extender-") and verb is None:
-                continue  # bind, which is no verb of ours
-            route = f"/scheduler/{verb[1]}" if verb else "/mutate"
-            answer = client.post(route, content=path.read_bytes())
-            assert answer.status_code == 200, path.name
-            answers[path.name] = answer.content
-    return answers
-
-
-def test_two_processes_give_the_same_bytes(folder: Path) -> None:
-    """P18, fault 56, EXT-12: their hash seeds differ, so that no answer depends on the order of a set."""
-    with two_replicas(folder) as (one, other):
-        answers = [recorded_answers(replica, folder) for replica in (one, other)]
-
-    assert len(answers[0]) > 20
-    assert answers[0] == answers[1]
-
-
 def hashes(replica: Replica, folder: Path) -> tuple[str, set[str]]:
     """Return the policy hash that an answer has for the audit log, and those of /metrics."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
@@ -136,24 +108,6 @@ def test_replicas_with_different_policies_can_be_told_apart(folder: Path) -> Non
     assert first != second
     assert (of_first, of_second) == ({first}, {second})
     assert logged == [[first], [second]]
-
-
-def test_policy_of_a_newer_version_is_named_to_who_starts_a_sample_fleet(tmp_path: Path) -> None:
-    """CFG-03: a person reads it at the terminal."""
-    text = policy("of-tomorrow", "priority: 1").replace("v1alpha1", "v2")
-    (tmp_path / "of-tomorrow.yaml").write_text(text, "utf-8")
-    command = [str(Path(sys.executable).with_name("gpu-usher")), "serve", "--demo", "--policies", str(tmp_path)]
-
-    done = subprocess.run(
-        [*command, "--certs", str(tmp_path / "certs"), "--port", "0", "--ops-port", "0", "--ui-address", "off"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-    assert done.returncode == 2
-    assert "of-tomorrow.yaml:1:" in done.stderr
-    assert "did you mean gpu-usher.io/v1beta1?" in " ".join(done.stderr.split())
 
 
 def test_all_files_gone_leaves_the_last_good_policies(tmp_path: Path) -> None:

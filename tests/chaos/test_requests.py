@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import jsonpatch
 import pytest
 
 from app.admission.json_patch import PatchError
-from app.kube.pod_limits import MOST_EXTENDED
 from app.kube.pods import Pod
 from app.policy.demand import Demand
 from app.policy.match import Ruling
@@ -24,7 +23,7 @@ from tests.api.client import patch_of, post, reviewed
 from tests.api.sockets import answer, connect
 from tests.api.sockets import post as written
 from tests.bench.fleet import node_name, nodes
-from tests.builders import container, gpus, make_service, pod, review
+from tests.builders import container, make_service, pod, review
 from tests.running import Running, running
 
 GPU = "nvidia.com/gpu"
@@ -81,25 +80,6 @@ def test_bug_of_ours_is_a_500_status_counted_and_ends_nothing(tmp_path: Path, bu
     assert ready == 200
 
 
-def stripped(document: Object) -> Object:
-    """Remove what we add, as another webhook may, except amounts and the decision annotation."""
-    spec = {key: value for key, value in document["spec"].items() if key in ("containers", "initContainers")}
-    return {**document, "spec": spec}
-
-
-def test_what_another_webhook_takes_away_is_added_again_and_nothing_grows() -> None:
-    """Fault 20: this holds however often it is removed."""
-    made = pod(container({GPU: "1"}, {GPU: "1"}), annotations={"products": "H100"})
-    final = []
-    for _ in range(5):
-        made = jsonpatch.apply_patch(made, patch_of(reviewed(review(made))))
-        final.append(made)
-        made = stripped(made)
-
-    assert final[0]["spec"].keys() > {"containers"}
-    assert final[1:] == final[:1] * 4
-
-
 def test_patch_of_a_huge_pod_is_that_of_a_small_one() -> None:
     """Fault 21: the object is about as large as etcd accepts."""
     small = pod(container(None, {GPU: "1"}), annotations={"products": "H100"})
@@ -143,57 +123,6 @@ def test_time_for_many_keys_grows_with_their_number(document_with: Callable[[Obj
     few, many = (json.dumps(review(document_with({f"k{i}": "x" for i in range(n)}))).encode() for n in (3_000, 30_000))
 
     assert cpu_seconds(many) < 30 * cpu_seconds(few)
-
-
-def bombs() -> Iterator[Any]:
-    """Make pods far below the limit of a body whose review once took seconds or minutes."""
-    many = range(20_000)
-    slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in many}
-    yield pytest.param(pod(container(slices)), id="GPU resources")
-    yield pytest.param(pod(container({GPU: "1", **{f"k{index}": "1" for index in many}})), id="other resources")
-    yield pytest.param(pod(*[container(None, {name: "1"}) for name in list(slices)[:500]]), id="one each")
-    yield pytest.param(pod(*[container(None, {GPU: "1"}) for _ in many]), id="containers")
-    yield pytest.param(pod(gpus(1), initContainers=[container(None, {GPU: "1"}) for _ in many]), id="init containers")
-    yield pytest.param(pod(*[container(dict(list(slices.items())[:200])) for _ in range(30)]), id="amounts")
-
-
-@pytest.mark.parametrize("verb", ["mutate", "validate"])
-@pytest.mark.parametrize("bomb", list(bombs()))
-def test_pod_of_more_than_any_pod_has_is_denied_with_the_limit(bomb: Object, verb: str) -> None:
-    """Fault 29: anybody may create a pod, and the API server counts its parts only after our webhook.
-
-    An HTTP error would admit the pod, past every guard, where failurePolicy is Ignore.
-    """
-    response = reviewed(review(bomb), verb)
-
-    assert not response["allowed"]
-    assert "wants at most" in response["status"]["message"]
-    assert reviewed(review(pod()))["allowed"]
-
-
-def test_pod_of_as_much_as_is_allowed_is_completed() -> None:
-    """Fault 29: what we add does not exceed the limit."""
-    slices = {f"nvidia.com/mig-1g.{index}gb": "1" for index in range(1, 5)}
-    large = pod(*[container(None, slices) for _ in range(MOST_EXTENDED // len(slices))])
-
-    assert len(patch_of(reviewed(review(large)))) >= MOST_EXTENDED
-
-
-def edit_seconds(containers: int) -> float:
-    """Return the CPU seconds of a review of a Deployment whose amounts were all edited."""
-
-    def template(amount: str) -> Object:
-        asking = [container({GPU: "1"}, {GPU: amount}, name=f"c{index}") for index in range(containers)]
-        return {"metadata": {"name": "w"}, "spec": {"template": {"spec": {"containers": asking}}}}
-
-    resource = {"group": "apps", "version": "v1", "resource": "deployments"}
-    edit = review(template("2"), resource=resource, operation="UPDATE", oldObject=template("1"))
-    return cpu_seconds(json.dumps(edit).encode())
-
-
-def test_time_for_an_edit_grows_with_the_containers_and_not_with_their_square() -> None:
-    """Fault 29: eight times the containers may take sixteen times as long; it once took more than thirty times."""
-    assert edit_seconds(800) < 16 * edit_seconds(100)
 
 
 UNKNOWN = {"ofTomorrow": {"a": [1, None, {"b": "c"}]}, "null": None}

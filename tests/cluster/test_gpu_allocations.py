@@ -76,7 +76,7 @@ def all_usage(twin: Twin) -> list[GPUUsage]:
 
 
 @given(STEPS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_occupancy_equals_a_plain_list_of_who_is_where(steps: list[tuple[str, object]]) -> None:
     """F65: each step also names all nodes that it changes.
 

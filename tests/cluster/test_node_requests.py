@@ -67,7 +67,7 @@ RESOURCES = st.fixed_dictionaries({}, optional={"requests": AMOUNTS | st.none(),
 CONTAINERS = st.lists(st.fixed_dictionaries({}, optional={"resources": RESOURCES}), max_size=3)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(CONTAINERS, CONTAINERS, st.sampled_from(["Pending", "Running", "Succeeded"]))
 def test_gpu_usage_of_a_watched_pod_is_that_of_its_whole_reading(
     containers: list[Any], init_containers: list[Any], phase: str
@@ -102,7 +102,7 @@ ODD: tuple[Any, ...] = (
 """Amounts that the API server refuses, and amounts that are not strings."""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

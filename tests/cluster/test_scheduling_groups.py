@@ -170,7 +170,7 @@ def overrun(service: Service) -> list[str]:
     return [name for name, node in service.nodes.items() if any(left < 0 for left in node.free.memory.values())]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(st.integers(0, 10**9))
 def test_groups_that_bind_never_share_more_memory_than_there_is(tmp_path_factory: Any, seed: int) -> None:
     """F150, F65: random groups and single pods, whose bindings are seen late: never looser than promises were.

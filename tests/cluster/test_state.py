@@ -85,7 +85,7 @@ def last_seen(events: list[Event], put: str, drop: str, key: Any) -> dict[str, A
 
 
 @given(st.lists(EVENTS, max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) -> None:
     """P22, P25, P46."""
     nodes = last_seen(events, "put_node", "drop_node", lambda node: node["metadata"]["name"])
@@ -110,7 +110,7 @@ def test_any_order_of_events_equals_a_count_from_scratch(events: list[Event]) ->
 
 
 @given(st.lists(EVENTS, max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_free_resources_are_shared_and_their_sums_are_those_of_all_nodes(events: list[Event]) -> None:
     """F109: equal free resources are one object, and admission reads the sums of a fresh count."""
     state = state_after(events)
@@ -183,7 +183,7 @@ CONTAINERS = st.lists(
 
 
 @given(CONTAINERS, CONTAINERS, st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_quick_sum_of_what_a_pod_holds_is_the_exact_one(
     containers: list[dict[str, Any]], init: list[dict[str, Any]], sidecar: bool
 ) -> None:

@@ -114,7 +114,7 @@ ASKED = st.lists(st.sampled_from((*NAMES, UNKNOWN)), max_size=8)
 
 
 @given(st.lists(st.tuples(CHANGES, st.sampled_from(sorted(DEMANDS)), ASKED, st.booleans()), max_size=40))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_fitting_nodes_are_those_that_the_plain_engine_accepts_with_their_totals(
     steps: list[tuple[tuple[str, Any], str, list[str], bool]],
 ) -> None:
@@ -136,7 +136,7 @@ def test_fitting_nodes_are_those_that_the_plain_engine_accepts_with_their_totals
 
 
 @given(st.lists(st.tuples(CHANGES, st.integers(0, 3), st.integers(1, 3)), max_size=30))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_demands_that_expect_other_pods_share_verdicts_and_have_their_own_totals(
     steps: list[tuple[tuple[str, Any], int, int]],
 ) -> None:
@@ -156,7 +156,7 @@ def test_demands_that_expect_other_pods_share_verdicts_and_have_their_own_totals
 
 @pytest.mark.parametrize("recount", [True, False], ids=["counting", "leaving counts to the scheduler"])
 @given(st.lists(st.tuples(CHANGES, st.sampled_from(sorted(DEMANDS))), max_size=40))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_appraisal_of_every_demand_equals_the_plain_engine_after_every_change(
     recount: bool, steps: list[tuple[tuple[str, Any], str]]
 ) -> None:

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real manifests on eight fleets: which pods could run before gpu-usher was installed, and cannot now.
 
-python -m tests.corpus.fleets [--write FILE] [NAME=]DIR...
-
 The shipped policies, and those of overlays/production, admit each pod template as a pod. tests/corpus/places.py judges
 where the pod could run; on the nodes that are up, the filter judges too. A pod is harmed if there were places for it
-and none is left, or if it is denied. The command exits with 1 if the shipped policies harm a pod.
+and none is left, or if it is denied.
 """
 
-import argparse
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
-from pathlib import Path
 
 import jsonpatch
 
@@ -31,13 +26,11 @@ from app.values.errors import BadInput
 from app.world.state import State
 from app.world.world import world_of
 from tests.builders import knowledge, shipped
-from tests.corpus.manifests import ROOT, Collection, Object, own_collection, read_collection
+from tests.corpus.manifests import ROOT, Collection, Object
 from tests.corpus.places import Cluster, Place, clusters, could_run
 from tests.finished import load_policies
 from tests.oracles.extended_resources import problems, resource_problems
 
-MOST_SHOWN = 40
-"""The table names this many harmed pods and counts the rest (a guess at what a person reads)."""
 DENIED = "denied: "
 REQUIRE = "NVIDIA_REQUIRE_"
 
@@ -182,86 +175,3 @@ def run(collections: Iterable[Collection], policies: PolicySet) -> dict[str, Tal
         for manifest in pods:
             tally.take(manifest.where, trial.play(manifest.pod))
     return tallies
-
-
-ABOUT = """\
-Pod templates that ask for GPUs, each admitted as a pod. *Ran*: pods for which there was place before, on a node that is
-up or on a template from which an autoscaler would bring one. Of those, *denied*, or with *no place left*; *own word*:
-the same, of pods that say themselves what GPUs they need. *Narrowed*: pods that lost some places and keep others.
-*Faults*: patches that do not apply twice alike, or that the API server would refuse. The repositories are public and no
-part of this one; equal pods count once.
-"""
-
-
-def table(collections: Sequence[Collection], plain: dict[str, Tally], guarded: dict[str, Tally]) -> Iterator[str]:
-    """Yield the lines of the tables in Markdown."""
-    yield "# Real manifests on eight fleets"
-    yield ""
-    yield from ABOUT.splitlines()
-    yield ""
-    names = " ".join(f"{collection.name}=DIR" for collection in collections[1:])
-    yield f"    python -m tests.corpus.fleets --write tests/results/corpus.md {names}".rstrip()
-    yield ""
-    yield "| manifests of | files | not read as YAML | pod templates | GPU pods |"
-    yield "|---|---|---|---|---|"
-    for collection in collections:
-        counts = (collection.files, collection.unread, collection.templates, len(collection.gpu_pods))
-        yield f"| {collection.name} | {' | '.join(map(str, counts))} |"
-    for title, tallies in (("Shipped policies", plain), ("overlays/production", guarded)):
-        yield from ("", f"## {title}", "")
-        yield "| fleet | pods | ran | denied | no place left | own word | narrowed | warnings, by kind | faults |"
-        yield "|---|---|---|---|---|---|---|---|---|"
-        yield from (_row(name, tally) for name, tally in tallies.items())
-        yield from _reasons(tallies)
-
-
-def _row(name: str, tally: Tally) -> str:
-    denied = sum(why.startswith(DENIED) for _, why in tally.harmed)
-    warned = "; ".join(f"{count} × {text}" for text, count in tally.warned.most_common(4))
-    cells = (tally.pods, tally.ran, denied, len(tally.harmed) - denied, tally.declared, sum(tally.narrowed.values()))
-    return f"| {name} | {' | '.join(map(str, cells))} | {warned or 'none'} | {len(tally.faults)} |"
-
-
-def _reasons(tallies: dict[str, Tally]) -> Iterator[str]:
-    """List why pods are harmed or narrowed, and which are harmed."""
-    harmed = Counter(why for tally in tallies.values() for _, why in tally.harmed)
-    narrowed = Counter(why for tally in tallies.values() for why in tally.narrowed.elements())
-    for word, counts in (("harmed", harmed), ("narrowed", narrowed)):
-        if counts:
-            yield from ("", f"Why {word}, on all fleets together:", "")
-            yield from (f"- {count} × {why}" for why, count in counts.most_common(MOST_SHOWN))
-    pods = Counter((where, why) for tally in tallies.values() for where, why in tally.harmed)
-    if pods:
-        yield from ("", "Which pods, and on how many fleets:", "")
-        yield from (f"- {where}: {why} ({count})" for (where, why), count in sorted(pods.items())[:MOST_SHOWN])
-        if len(pods) > MOST_SHOWN:
-            yield f"- and {len(pods) - MOST_SHOWN} more"
-
-
-def collection_of(word: str) -> Collection:
-    """Read a collection from a directory, given as NAME=DIR or DIR."""
-    name, equals, directory = word.partition("=")
-    path = Path(directory if equals else word)
-    return read_collection(name if equals else path.name, path)
-
-
-def main() -> int:
-    """Admit all pods, and write or print the tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.corpus.fleets", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--write", type=Path, help="Write the tables to this file instead of stdout.")
-    parser.add_argument("directories", nargs="*", metavar="[NAME=]DIR", help="Directories of manifests.")
-    chosen = parser.parse_args()
-    collections = [own_collection(), *map(collection_of, chosen.directories)]
-    plain, guarded = run(collections, shipped()), run(collections, production())
-    text = "\n".join(table(collections, plain, guarded)) + "\n"
-    if chosen.write:
-        chosen.write.write_text(text, "utf-8")
-    else:
-        print(text, end="")
-    return 1 if any(tally.harmed or tally.faults for tally in plain.values()) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,20 +3,15 @@
 
 import base64
 import contextlib
-import json
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 
-from app.cluster.apiserver import ApiServer
-from app.cluster.kubeconfig import Load
-from app.telemetry.logs import now
 from app.tls.controller import REGISTRATION
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
@@ -134,54 +129,3 @@ def start_certificate_controller(plane: ControlPlane, name: str) -> Process:
     flags = [f"--kubeconfig={plane.kubeconfig('certificates')}", f"--wait-seconds={WAIT_SECONDS}", "--name=127.0.0.1"]
     command = [sys.executable, "-m", "app.cli.main", "certs", "controller", *flags]
     return Process(name, command, plane.folder / f"{name}.log")
-
-
-class VersionWatch:
-    """Every version of the served leaf and of a published CA bundle, in the order of their resourceVersions."""
-
-    PATHS = ((SECRETS, "gpu-usher-tls"), (f"{REGISTRATION}mutatingwebhookconfigurations", "gpu-usher"))
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self.versions: list[tuple[int, str, bytes]] = []
-        self._plane = plane
-        self._end = f"{now():%H-%M-%S.%f}"
-        self._threads = [threading.Thread(target=self._follow, args=arguments) for arguments in self.PATHS]
-        for thread in self._threads:
-            thread.start()
-
-    def _follow(self, path: str, name: str) -> None:
-        query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": "120"}
-        with self._plane.api.like() as api, api.client.stream("GET", path, params=query) as answer:
-            for line in answer.iter_lines():
-                changed = json.loads(line)["object"]
-                version = int(changed["metadata"]["resourceVersion"])
-                if "webhooks" in changed:
-                    bundle = changed["webhooks"][0]["clientConfig"].get("caBundle", "")
-                    self.versions.append((version, "bundle", base64.b64decode(bundle)))
-                elif changed.get("data"):
-                    self.versions.append((version, "leaf", base64.b64decode(changed["data"]["tls.crt"])))
-                if (changed["metadata"].get("labels") or {}).get("end") == self._end:
-                    return
-
-    def finish(self) -> list[tuple[int, str, bytes]]:
-        for path, name in self.PATHS:
-            self._plane.api.patch(f"{path}/{name}", {"metadata": {"labels": {"end": self._end}}})
-        for thread in self._threads:
-            thread.join(SOON_SECONDS)
-            assert not thread.is_alive()
-        return sorted(self.versions)
-
-
-class Interrupted(ApiServer):
-    """A client that calls a function before the request of a given number, the first being 1."""
-
-    def __init__(self, load: Load, number: int, act: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(load)
-        self._left = number
-        self._act = act
-
-    async def _send(self, *words: Any, **named: Any) -> Object:
-        self._left -= 1
-        if not self._left:
-            await self._act()
-        return await super()._send(*words, **named)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.e2e.gangs [NUMBER]`: place random gangs with the extender and without, and write what was seen.
+"""Random gangs, placed with the extender and without.
 
 Each gang finds the same fleet twice: once kube-scheduler places it alone, once with our extender. Pods that hold GPUs
-are bound before; in half of the worlds the gang may preempt them, in a third it wants to be in one zone. The table of
-tests/results/groups.md is of NUMBER gangs, by default 200.
+are bound before; in half of the worlds the gang may preempt them, in a third it wants to be in one zone.
 """
 
 import random
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import group_calls
 from tests.controlplane.binaries import Binaries, find_binaries
 from tests.controlplane.cluster import CONTROLLERS, ControlPlane, control_plane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.gates import GROUPS, WANTED
 from tests.controlplane.kubectl import Object
-from tests.controlplane.module_files import chosen_minor, kubernetes_version
 from tests.e2e.settling import QUICK
 from tests.e2e.stage import OURS, Service, eventually, gpu_pod, scheduler_configuration, serving
 
-RESULTS = Path(__file__).parent.parent / "results" / "groups.md"
 PLAIN = "plain-scheduler"
 SPACE = "gangs"
 ZONE = "topology.kubernetes.io/zone"
@@ -45,22 +40,6 @@ QUICK. A preempting gang of v1.36 takes some hundred calls for one attempt, whic
 ATTEMPTS = re.compile(r"^scheduler_podgroup_schedule_attempts_total\{.*\} (\S+)$", re.MULTILINE)
 SHARES = {"nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2",
           "nvidia.com/gpu.sharing-strategy": "time-slicing"}  # fmt: skip
-HEAD = """\
-# Groups
-
-`python -m tests.e2e.gangs` wrote this: random gangs on a real kube-apiserver and kube-scheduler with the gates of
-PodGroups on, each placed twice on the same fleet, without an extender and with ours. The shipped policies add
-nothing to these pods. Calls are `filter` calls for one gang until its verdict, retries included, milliseconds those of
-their answers together, as the service measures them. In v1.36 kube-scheduler tries a waiting gang without back-off,
-hence the most.
-
-One preempting gang of v1.36.3, gang-57, was not bound with us in that run: kube-scheduler said that it had no place
-with all victims gone either, although eight nodes were then free for its five pods. Placed again it was bound 69 of
-69 times with us and 69 of 69 without, half of them after the gang before it, and 12 of 12 with 60 ms for each call.
-It does not follow from an answer, which is a function of the cluster and the pod; the cause was not found. The
-verdict is now read after further attempts of kube-scheduler, and not after seconds.
-
-"""
 
 
 class GroupPlane(ControlPlane):
@@ -321,61 +300,3 @@ def agree(gang: Gang, plain: Outcome, ours: Outcome) -> bool:
     return (len(plain.nodes) >= gang.least) == (len(ours.nodes) >= gang.least) and (
         not alike or gang.preempts or len(plain.nodes) == len(ours.nodes)
     )
-
-
-def row(name: str, seen: Sequence[tuple[Gang, Outcome, Outcome]]) -> str:
-    """Write a row of the table."""
-    same = sum(agree(gang, plain, ours) for gang, plain, ours in seen)
-    bound = sum(len(ours.nodes) >= gang.least for gang, _, ours in seen)
-    calls, spent = sorted(ours.calls for _, _, ours in seen), sorted(ours.milliseconds for _, _, ours in seen)
-    middle = len(seen) // 2
-    cells = (name, len(seen), bound, same, calls[middle], calls[-1], f"{spent[middle]:.1f}", f"{spent[-1]:.1f}")
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-KINDS = (
-    ("alone", False, False),
-    ("may preempt", True, False),
-    ("in one zone", False, True),
-    ("in one zone, may preempt", True, True),
-)
-
-
-def table(version: str, seen: Sequence[tuple[Gang, Outcome, Outcome]]) -> str:
-    """Write the table of a version."""
-    head = "| gangs | number | bound | as without us | calls, median | calls, most | ms, median | ms, most |"
-    head += "\n|---|---:|---:|---:|---:|---:|---:|---:|"
-    rows = [
-        row(name, of_kind)
-        for name, preempts, zoned in KINDS
-        if (of_kind := [one for one in seen if (one[0].preempts, one[0].zoned) == (preempts, zoned)])
-    ]
-    return "\n".join([f"## {version}", "", head, *rows, ""])
-
-
-def main(words: list[str]) -> int:
-    """Place NUMBER gangs, and write the table of the chosen version beside those of others."""
-    binaries = find_binaries()
-    if isinstance(binaries, str):
-        print(binaries, file=sys.stderr)
-        return 1
-    number = int(words[0]) if words else 200
-    seen = []
-    with stage(binaries) as world:
-        for one in compare(world, [draw(seed) for seed in range(number)]):
-            seen.append(one)
-            if not agree(*one):
-                print("differs:", *one, flush=True)
-    text = RESULTS.read_text("utf-8") if RESULTS.exists() else HEAD
-    version = kubernetes_version(chosen_minor())
-    sections = {part.partition("\n")[0]: f"## {part}" for part in text.split("## ")[1:]}
-    sections[version] = table(version, seen)
-    cost = group_calls.table()
-    sections[cost.partition("\n")[0].removeprefix("## ")] = cost
-    RESULTS.write_text(HEAD + "\n".join(sections[key].rstrip() + "\n" for key in sorted(sections)), "utf-8")
-    print(sections[version])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

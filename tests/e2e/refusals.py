@@ -133,6 +133,12 @@ REFUSALS = (
     Refusal("GPUUnhealthy", {"offers": {GPU: 7}, "capacity": {GPU: 8}}, {}, allocatable={GPU: "8"}),
     Refusal("InsufficientGPUs", {"offers": {GPU: 1}}, {}, holder={}),
     Refusal(
+        "NamespaceLimitReached",
+        {"product": "NVIDIA-L40S", "offers": {GPU: 2}},
+        {"labels": {"only": "NamespaceLimitReached"}},
+        holder={},
+    ),
+    Refusal(
         "GPUMemoryBudgetExceeded",
         {"product": "NVIDIA-A10-SHARED", "offers": {GPU: 4},
          "labels": {**SHARED, "nvidia.com/gpu.memory": "23028"}},
@@ -143,6 +149,7 @@ REFUSALS = (
 POLICIES = {
     "DriverUnknown": "unknownFacts: Refuse",
     "FormFactorNotAllowed": "formFactor: [SXM]",
+    "NamespaceLimitReached": "namespaceLimits: [{products: [L40S], gpus: 1}]",
     "NodeExcluded": "nodeSelector: {matchExpressions: [{key: pool, operator: In, values: [training]}]}",
 }
 """What a policy places by, for the pods that have the code as their label `only`."""
@@ -151,7 +158,6 @@ NOT_STAGED = {
     "ArchitectureNotAllowed": "ends as ProductNotAllowed does, when the labels change",
     "ConfidentialComputingOff": "ends when the CC manager changes its labels",
     "GPUModeNotAllowed": "ends when GFD changes its label",
-    "NamespaceLimitReached": "ends as InsufficientGPUs does, by the deletion of a pod",
     "LayoutDoesNotFit": "ends as InsufficientGPUs does, by the deletion of a pod",
     "ImageForOtherMachine": "ends by another image or a node of another architecture alone",
     "ImageWithoutCodeForGPU": "ends by another image or another GPU alone",

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.admission.reviewed_pod import MOST_WARNINGS, WARNING_LIMIT
 from app.kube.pods import DECISION
-from app.nodes.conditions import PRODUCT, SHARING
-from tests.builders import container, policy
+from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import KubectlResult, Object
@@ -29,7 +27,6 @@ from tests.e2e.stage import (
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
-COPIED = {**TAINT, "operator": "Equal"}
 ANY_GPU, ANY_SLICE = ({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in (GPU, SLICE))
 FLEET = (
     node_object("h100", taints=[TAINT, {"key": "dedicated", "value": "team", "effect": "NoSchedule"}]),
@@ -131,46 +128,6 @@ def test_pod_that_cannot_be_repaired_is_denied_in_our_words(
     assert plane.api.items(f"/api/v1/namespaces/{namespace}/pods") == []
 
 
-@pytest.mark.parametrize(
-    ("resource", "given", "expected"),
-    [
-        pytest.param(GPU, [], [COPIED], id="GPU"),
-        pytest.param(SLICE, [], [COPIED, ANY_SLICE], id="slice: the GPU's taint too"),
-        pytest.param(GPU, [ANY_GPU], [ANY_GPU], id="nothing that the user's own covers"),
-    ],
-)
-def test_gpu_taint_of_the_nodes_is_tolerated_and_no_teams_taint(
-    plane: ControlPlane, namespace: str, resource: str, given: list[Object], expected: list[Object]
-) -> None:
-    """P35, F2, F3, F4: the toleration copies the node's GPU taint; its `dedicated=team` is not tolerated."""
-    admitted = create_pod(plane, plain_pod(namespace, {resource: 1}, tolerations=given))
-
-    assert expected == tolerated(admitted)
-
-
-INIT_ONLY = {"initContainers": [container({GPU: 1}, name="warm-up")], "containers": [container()]}
-
-
-@pytest.mark.parametrize(
-    "more", [{"limits": {GPU: 1}}, {"limits": {SLICE: 1}}, INIT_ONLY], ids=["GPU", "slice", "init container only"]
-)
-def test_runtime_class_that_exists_is_set(plane: ControlPlane, namespace: str, more: dict[str, Any]) -> None:
-    """P34, F5: this also holds for MIG slices and for pods of which only an init container requests a GPU."""
-    admitted = create_pod(plane, plain_pod(namespace, **more))
-
-    assert admitted["spec"]["runtimeClassName"] == "nvidia"
-
-
-def test_runtime_class_that_does_not_exist_is_not_set_and_nothing_is_said(plane: ControlPlane, namespace: str) -> None:
-    """P34, F6: a pod that names a missing class would be rejected. The doctor reports the missing class instead."""
-    pod = plain_pod(namespace, labels={"test": "absent"})
-
-    answer = plane.kubectl.create(pod)
-
-    assert KubectlResult(0, "pod/p created\n", "") == answer
-    assert "runtimeClassName" not in read_pod(plane, pod)["spec"]
-
-
 def test_api_server_merges_what_the_runtime_class_we_set_brings(plane: ControlPlane, namespace: str) -> None:
     """F5, F23: its RuntimeClass plugin runs again after our patch; we are then called again, and change nothing."""
     pod = plain_pod(namespace, labels=HEAVILY, nodeSelector={"zone": "a"})
@@ -182,91 +139,6 @@ def test_api_server_merges_what_the_runtime_class_we_set_brings(plane: ControlPl
     assert spec["overhead"] == OVERHEAD["podFixed"]
     assert spec["nodeSelector"] == {"zone": "a", "nvidia.com/gpu.present": "true"}
     assert tolerated({"spec": spec}) == [ANY_GPU]
-
-
-def test_products_annotation_becomes_affinity_in_each_term_of_the_user(plane: ControlPlane, namespace: str) -> None:
-    """F10: the terms of node affinity are alternatives, so each of them gets the requirement."""
-    a, b = ({"key": "zone", "operator": "In", "values": [name]} for name in "ab")
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [a]}, {"matchExpressions": [b]}]}
-    wished = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-
-    admitted = create_pod(plane, plain_pod(namespace, annotations={"products": "H100"}, affinity=wished))
-
-    required = admitted["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    needs = required["nodeSelectorTerms"][0]["matchExpressions"][1:]
-    assert [{"matchExpressions": [zone, *needs]} for zone in (a, b)] == required["nodeSelectorTerms"]
-    refused = next(need["values"] for need in needs if (need["key"], need["operator"]) == (PRODUCT, "NotIn"))
-    assert "NVIDIA-A10" in refused
-    assert not [value for value in refused if "H100" in value]
-
-
-def test_what_was_done_and_by_which_policies_stands_on_the_pod(plane: ControlPlane, namespace: str) -> None:
-    """F25: one versioned annotation records it."""
-    admitted = create_pod(plane, plain_pod(namespace, requests={GPU: 1}, annotations={"workload-class": "training"}))
-
-    recorded = decision(admitted)
-    assert [recorded["v"], recorded["policies"]] == [1, ["training", "default"]]
-    assert recorded["actions"] == [
-        f"main: {GPU} limits set to 1 as in requests",
-        "runtimeClassName set to nvidia",
-        f"toleration added for {GPU}",
-        f"required node affinity added on {PRODUCT}, {SHARING}",
-        f"preferred node affinity added on {PRODUCT}",
-    ]
-
-
-READY: Object = {"tolerations": [ANY_GPU], "runtimeClassName": "nvidia"}
-FORGED = '{"v":1,"actions":["approved"],"hash":"HASH","of":"0"}'
-
-
-@pytest.mark.parametrize("fake", [FORGED, "{", ""], ids=["whole", "torn", "empty"])
-def test_decision_that_a_user_wrote_is_replaced_with_a_warning(plane: ControlPlane, namespace: str, fake: str) -> None:
-    """P19, F15: the annotation holds what really happened, though its policy hash can be copied from any pod."""
-    honest = create_pod(plane, plain_pod(namespace, name="honest", **READY))
-    pod = plain_pod(namespace, annotations={"decision": fake.replace("HASH", decision(honest)["hash"])}, **READY)
-
-    answer = plane.kubectl.create(pod)
-
-    assert answer.warnings == [f"{DECISION} did not match the pod and was rewritten"]
-    assert decision(honest) == decision(read_pod(plane, pod))
-
-
-def test_init_containers_and_sidecars_are_repaired_too(plane: ControlPlane, namespace: str) -> None:
-    """F16, F17."""
-    before = [container(None, {GPU: 2}, name="before"), container(None, {GPU: 1}, name="side", restartPolicy="Always")]
-
-    admitted = create_pod(plane, plain_pod(namespace, initContainers=before, containers=[container(None, {GPU: 1})]))
-
-    spec = admitted["spec"]
-    limits = [document["resources"]["limits"] for document in (*spec["initContainers"], *spec["containers"])]
-    assert limits == [{GPU: "2"}, {GPU: "1"}, {GPU: "1"}]
-
-
-@pytest.mark.parametrize(("restart", "code"), [({}, 0), ({"restartPolicy": "Always"}, 1)], ids=["init", "sidecar"])
-def test_gpus_are_counted_as_kubernetes_counts_them(
-    plane: ControlPlane, namespace: str, restart: dict[str, Any], code: int
-) -> None:
-    """F16, F17, fault 37: an init container's GPU is free again when the main container starts, a sidecar's is not."""
-    first = container({GPU: 1}, name="first", **restart)
-    pod = plain_pod(namespace, initContainers=[first], annotations={"workload-class": "notebook"})
-
-    answer = plane.kubectl.create(pod)
-
-    assert (answer.code, "asks for 2 GPUs (first 1, main 1); at most 1 per pod is allowed" in answer.err) == (
-        code,
-        bool(code),
-    )
-
-
-def test_warnings_are_few_and_short(plane: ControlPlane, namespace: str) -> None:
-    """F19: the API server truncates all warnings once they are too long together."""
-    named = [container(None, {GPU: 1}, name=f"{index}{'x' * 62}") for index in range(9)]
-
-    answer = plane.kubectl.create(plain_pod(namespace, containers=named))
-
-    assert len(answer.warnings) == len(answer.err.splitlines()) == MOST_WARNINGS
-    assert max(map(len, answer.warnings)) <= WARNING_LIMIT
-    assert answer.warnings[-1].startswith("and ")
 
 
 def test_dry_run_shows_the_very_pod_that_would_be_and_stores_nothing(plane: ControlPlane, namespace: str) -> None:

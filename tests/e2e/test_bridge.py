@@ -48,7 +48,7 @@ from tests.e2e.stage import (
 )
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
-PODS = 30
+PODS = 12
 MOST_GPUS = 4
 """GPUs of one pod at most, so that all pods find devices on each node."""
 NAMESPACE = "bridge"
@@ -204,7 +204,7 @@ def outcomes(plane: ControlPlane, pods: dict[Any, Object]) -> dict[Any, str]:
 def test_converted_pods_get_gpus_on_just_the_nodes_that_filter_accepted_before(
     plane: ControlPlane, service: Service, tmp_path: Path
 ) -> None:
-    """S13, F135: thirty pods of the corpus, each on every make of GPU."""
+    """S13, F135: twelve pods of the corpus, each on every make of GPU."""
     pods = published()
     templates = apply_templates(plane, pods, tmp_path)
     assert service.process.running

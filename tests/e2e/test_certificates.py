@@ -3,8 +3,6 @@
 
 import asyncio
 import base64
-import datetime as dt
-import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -16,19 +14,16 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import find_cluster
 from app.telemetry.logs import now
 from app.tls.authority import make_authority
-from app.tls.controller import API_SERVICE, REGISTRATION, ROTATE, Controller, Names
+from app.tls.controller import API_SERVICE, REGISTRATION, Controller, Names
 from app.tls.pem import read_bundle, signed_by
-from app.values.errors import CONFLICT, ApiError
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.e2e.certificate_stage import (
     MUTATING,
     SECRETS,
-    Interrupted,
     Mount,
     RunningController,
-    VersionWatch,
     data,
     pods_created_without_pause,
     published,
@@ -37,7 +32,6 @@ from tests.e2e.certificate_stage import (
 from tests.e2e.stage import DEPLOY, SOON_SECONDS, Service, grant, serving
 
 COMPONENT = DEPLOY / "components" / "self-signed"
-EMPTY: Object = {"data": None, "metadata": {"annotations": None}}
 
 
 @pytest.fixture(scope="module")
@@ -133,65 +127,6 @@ async def turns(server: ApiServer, number: int) -> None:
         writer = Controller(server, Names(others=("127.0.0.1",)), now, wait_seconds=0)
         for _ in range(number):
             await writer.turn()
-
-
-def test_two_writers_at_once_never_leave_a_leaf_untrusted(prepared: ControlPlane, stage: RunningController) -> None:
-    """Fault 48: without any Lease, one writer does a whole rotation between any two requests of the other."""
-    plane = prepared
-    stage.run_controller()
-    stage.controller.stop()
-    load = find_cluster(plane.kubeconfig("certificates"), None)
-    watched = VersionWatch(plane)
-    conflicts = 0
-
-    async def rotate() -> None:
-        plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
-        await turns(ApiServer(load), 3)
-
-    for number, requested in itertools.product(range(1, 11), (True, False)):
-        if requested:
-            plane.api.patch(f"{SECRETS}/gpu-usher-ca", {"metadata": {"annotations": {ROTATE: "now"}}})
-        try:
-            asyncio.run(turns(Interrupted(load, number, rotate), 1))
-        except ApiError as error:
-            assert error.status == CONFLICT, error  # noqa: PT017  # whether there is one depends on the number
-            conflicts += 1
-
-    leaf = bundle = b""
-    for _, kind, content in watched.finish():
-        leaf, bundle = (content, bundle) if kind == "leaf" else (leaf, content)
-        assert not (leaf and bundle) or any(signed_by(leaf, authority) for authority in read_bundle(bundle))
-    assert len({content for _, kind, content in watched.versions if kind == "leaf"}) >= 10
-    assert conflicts >= 3
-
-
-def test_old_ca_goes_after_a_leafs_life(prepared: ControlPlane, stage: RunningController) -> None:
-    """TLS-06, its last step, with a clock set forward. A Secret lost before that is issued anew, with overlap."""
-    plane = prepared
-    stage.run_controller()
-    stage.controller.stop()
-    before = read_bundle(data(plane, "ca", "ca.crt"))
-    plane.api.patch(f"{SECRETS}/gpu-usher-ca", EMPTY)
-    clock = [now()]
-    load = find_cluster(plane.kubeconfig("certificates"), None)
-    counts = []
-
-    async def take_turns() -> None:
-        async with ApiServer(load) as server:
-            names = Names(others=("127.0.0.1",))
-            writer = Controller(server, names, lambda: clock[0], clock=lambda: clock[0].timestamp())
-            for hours in (0, 0, 0, 1, 1, 7 * 24 + 2, 0):
-                clock[0] += dt.timedelta(hours=hours)
-                await writer.turn()
-                counts.append(len(read_bundle(data(plane, "ca", "ca.crt"))))
-
-    asyncio.run(take_turns())
-
-    last = read_bundle(data(plane, "ca", "ca.crt"))
-    assert [1 + len(before)] * 5 == counts[:5]
-    assert counts[-1] == 1
-    assert not set(last) & set(before)
-    assert published(plane)
 
 
 def test_webhook_of_another_server_keeps_its_ca(prepared: ControlPlane, stage: RunningController) -> None:

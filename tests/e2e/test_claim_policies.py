@@ -28,21 +28,17 @@ from tests.e2e.claim_ways import (
     Fleet,
     Settled,
     Tenant,
-    all_of_a_node,
     claim_by_name,
-    gpus,
     pod_before_claim,
     pod_before_template,
     several_claims,
     template_first,
     tenants_of,
     try_ways,
-    wanted,
 )
 from tests.e2e.offers import dra_path, keeps_extended_resources
 from tests.e2e.stage import (
     ASKED_ABOUT_CLAIMS,
-    OURS,
     Service,
     create_namespace,
     eventually,
@@ -83,13 +79,6 @@ def service(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> It
         yield running
 
 
-def dry_run(tenant: Tenant, claim: str) -> bool:
-    """Tell whether a pod with a claim would be accepted."""
-    entry = {"name": "c0", "resourceClaimName": claim}
-    spec = {"resourceClaims": [entry], "containers": [{"name": "main", "image": "x"}]}
-    return tenant.send("POST", f"{tenant.pods}?dryRun=All", {"metadata": {"name": "try"}, "spec": spec})
-
-
 @pytest.mark.usefixtures("service")
 def test_no_way_of_a_tenant_leads_around_a_policy_and_each_allowed_one_is_open(plane: ControlPlane) -> None:
     """F166: 20 ways, with kube-scheduler alone and with our extender."""
@@ -98,41 +87,6 @@ def test_no_way_of_a_tenant_leads_around_a_policy_and_each_allowed_one_is_open(p
     print(len(running), "denied that run", *running, len(missing), "allowed that do not", *missing, *answers, sep="\n")
     assert running == []
     assert missing == []
-
-
-@pytest.mark.usefixtures("service")
-@pytest.mark.parametrize("scheduler", [PLAIN, OURS])
-def test_all_devices_of_a_node_are_those_that_the_policy_allows(plane: ControlPlane, scheduler: str) -> None:
-    """F166: allocationMode All, under a policy without a bound on the number."""
-    namespace = create_namespace(plane, f"all-{scheduler[:5]}", held="denying")
-    tenant = Tenant(plane, namespace, scheduler, FLEET)
-    all_of_a_node(tenant, "denied", DENIED)
-    all_of_a_node(tenant, "named", DENIED, selectors=wanted(DENIED, 1)["selectors"])
-    eventually("both are refused", Settled(tenant), 60)
-
-    pods = plane.api.items(tenant.pods)
-
-    assert [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")] == []
-
-
-@pytest.mark.usefixtures("service")
-@pytest.mark.parametrize("scheduler", [PLAIN, OURS])
-def test_claim_made_before_the_policy_is_judged_with_the_pod(plane: ControlPlane, scheduler: str) -> None:
-    """F166: the namespace comes under the policy when the claims are there already."""
-    namespace = create_namespace(plane, f"before-{scheduler[:5]}")
-    tenant = Tenant(plane, namespace, scheduler, FLEET)
-    for kind, (make, count) in TRIED.items():
-        assert tenant.claim(kind, gpus(make, count))
-        assert tenant.claim(kind, gpus(make, count), template=True)
-    plane.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"held": "bounded"}}})
-    eventually("the policy is in force", lambda: not dry_run(tenant, "number"), 30)
-
-    accepted = {(kind, by): tenant.pod(f"{kind}-{by}", kind, template=by == "template")
-                for kind in TRIED for by in ("name", "template")}  # fmt: skip
-    eventually("they are bound", Settled(tenant), 60)
-
-    assert {kind for (kind, _), open_ in accepted.items() if open_} == {"allowed"}
-    assert all(pod["spec"].get("nodeName") for pod in plane.api.items(tenant.pods))
 
 
 @pytest.mark.usefixtures("service")

@@ -21,11 +21,9 @@ from tests.e2e.stage import (
     eventually,
     install_webhooks,
     plain_pod,
-    pods_of,
     serving,
     wait_for_node,
 )
-from tests.e2e.test_workloads import workload
 
 FLEET = (
     node_object("h100", labels={PRESENT: "true"}),
@@ -80,16 +78,6 @@ def test_cpu_pod_keeps_off_gpu_nodes_as_its_namespace_says(plane: ControlPlane, 
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     assert list(affinity) == ([] if how == "none" else [f"{how}DuringSchedulingIgnoredDuringExecution"])
     assert str(affinity).count(PRESENT) == len(affinity)
-
-
-def test_gpu_pod_and_daemon_sets_pod_do_not_keep_off_gpu_nodes(plane: ControlPlane, namespace: str) -> None:
-    """F47."""
-    labelled = create_namespace(plane, namespace, **{CPU_GUARD: "required"})
-    create_pod(plane, plain_pod(labelled))
-    assert plane.kubectl.create(workload("DaemonSet", labelled, limits={"cpu": 1})).code == 0
-    eventually("its pods are made", lambda: len(pods_of(plane, labelled)) == 1 + len(FLEET))
-
-    assert [pod["metadata"]["name"] for pod in pods_of(plane, labelled) if PRESENT in str(pod["spec"])] == []
 
 
 @pytest.mark.usefixtures("scheduler")

@@ -7,11 +7,9 @@ and by labels and forged annotations.
 
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 
-from app.kube.pods import DECISION
 from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
@@ -20,7 +18,6 @@ from tests.e2e.offers import dra_path
 from tests.e2e.stage import (
     OURS,
     Service,
-    counted_calls,
     create_namespace,
     create_pod,
     eventually,
@@ -30,7 +27,6 @@ from tests.e2e.stage import (
     read_pod,
     serving,
 )
-from tests.e2e.test_workloads import OPERANDS
 
 PRIVILEGED: Object = {"securityContext": {"privileged": True}}
 GPU, VISIBLE = "nvidia.com/gpu", "NVIDIA_VISIBLE_DEVICES"
@@ -80,29 +76,7 @@ DENIED = 'Error from server (Forbidden): error when creating "STDIN": admission 
 ALL = [{"name": VISIBLE, "value": "all"}]
 
 
-def in_every_container(namespace: str, fields: Object, **more: Any) -> Object:
-    """Make a pod whose init container, sidecar and main container have these fields and ask for no GPU."""
-    before = [container(name="before", **fields), container(name="side", restartPolicy="Always", **fields)]
-    return plain_pod(namespace, initContainers=before, containers=[container(**fields)], **more)
-
-
-def stored_field(plane: ControlPlane, pod: Object, field: str = "env") -> list[Any] | None:
-    """List a field of every container, as stored; None where there is no such pod."""
-    answer = plane.api.client.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/p")
-    if answer.is_error:
-        return None
-    spec = answer.json()["spec"]
-    return [document.get(field) for document in (*spec.get("initContainers", []), *spec["containers"])]
-
-
 EVERY = ["deny", "strip", "void", "warn"]
-TAKING: Mapping[str, Object] = {
-    "all": {"value": "all"},
-    "indices": {"value": "0,1"},
-    "GPU": {"value": "GPU-5a2c1f0e-0000-4a9c-8f7d-1d2e3f405060"},
-    "slice": {"value": "MIG-5a2c1f0e-0000-4a9c-8f7d-1d2e3f405060"},
-    "elsewhere": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
-}
 
 
 def visible(value: Object) -> Object:
@@ -110,114 +84,6 @@ def visible(value: Object) -> Object:
 
 
 VOID = visible({"value": "void"})["env"]
-WRONG = f"container {{}} sets {VISIBLE} but requests no GPU"
-
-
-AFTER: Mapping[str, tuple[str, list[Any] | None]] = {
-    "deny": (WRONG, None),
-    "warn": (
-        f"Warning: {WRONG} (policy default); remove it, and request GPUs in resources.limits (warning only)\n",
-        [],
-    ),
-    "strip": (f"Warning: {{}}: {VISIBLE} removed: ask for the GPU in limits\n", [None] * 3),
-    "void": (f"Warning: {{}}: {VISIBLE} set to void: ask for the GPU in limits\n", [VOID] * 3),
-}
-"""Guard → the message about each container, and its stored environment, where [] means unchanged."""
-
-
-@pytest.mark.parametrize(
-    ("namespace", "words", "left"), [(guard, *AFTER[guard]) for guard in EVERY], indirect=["namespace"], ids=EVERY
-)
-@pytest.mark.parametrize("by", TAKING)
-def test_devices_taken_by_the_variable(plane: ControlPlane, namespace: str, words: str, left: object, by: str) -> None:
-    """F12: in every kind of container, whatever names the GPUs; the shipped policy only warns."""
-    pod = in_every_container(namespace, visible(TAKING[by]))
-
-    answer = plane.kubectl.create(pod)
-
-    assert answer.err.startswith(DENIED) == bool(answer.code) == (left is None)
-    assert [name for name in ("before", "side", "main") if words.format(name) not in answer.err] == []
-    assert stored_field(plane, pod) == ([visible(TAKING[by])["env"]] * 3 if left == [] else left)
-
-
-@pytest.mark.parametrize("namespace", EVERY, indirect=True)
-@pytest.mark.parametrize("value", ["void", "none", ""])
-def test_variable_that_gives_no_gpu_is_left_alone(plane: ControlPlane, namespace: str, value: str) -> None:
-    """F12."""
-    pod = in_every_container(namespace, visible({"value": value}))
-
-    assert plane.kubectl.create(pod) == KubectlResult(0, "pod/p created\n", "")
-
-    assert stored_field(plane, pod) == [visible({"value": value} if value else {})["env"]] * 3
-
-
-OTHER_WAYS: Mapping[str, Object] = {
-    "NVIDIA_MIG_CONFIG_DEVICES": {"env": [{"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}]},
-    "NVIDIA_MIG_MONITOR_DEVICES": {"env": [{"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"}]},
-    "/var/run/nvidia-container-devices": {
-        "volumeMounts": [{"name": "null", "mountPath": "/var/run/nvidia-container-devices/all"}]
-    },
-}
-
-
-@pytest.mark.parametrize(("namespace", "guard"), [(guard, guard) for guard in EVERY], indirect=["namespace"], ids=EVERY)
-@pytest.mark.parametrize("way", OTHER_WAYS)
-def test_other_ways_to_devices_are_guarded_alike(plane: ControlPlane, namespace: str, guard: str, way: str) -> None:
-    """F12: Strip and Void remove them, as they have no value `void`; Void also hides all devices."""
-    (field,) = OTHER_WAYS[way]
-    pod = in_every_container(namespace, OTHER_WAYS[way], volumes=[{"name": "null", "hostPath": {"path": "/dev/null"}}])
-
-    answer = plane.kubectl.create(pod)
-
-    hidden = VOID if field == "env" else None
-    left = {"deny": None, "warn": [OTHER_WAYS[way][field]] * 3, "strip": [None] * 3, "void": [hidden] * 3}
-    assert (answer.code, answer.err.count(way)) == (guard == "deny", 3)
-    assert stored_field(plane, pod, field) == left[guard]
-
-
-LEGACY: Object = {"env": [{"name": "CUDA_VERSION", "value": "12.0"}]}
-SHOWN = [*LEGACY["env"], *VOID]
-
-
-@pytest.mark.parametrize(
-    ("namespace", "left"),
-    [("deny", None), ("warn", [LEGACY["env"]] * 3), ("strip", [SHOWN] * 3), ("void", [SHOWN] * 3)],
-    indirect=["namespace"],
-    ids=EVERY,
-)
-def test_legacy_image_gets_no_gpu_that_it_did_not_ask_for(plane: ControlPlane, namespace: str, left: object) -> None:
-    """F12: with CUDA_VERSION and no NVIDIA_VISIBLE_DEVICES the container toolkit would give it every GPU."""
-    pod = in_every_container(namespace, LEGACY)
-
-    answer = plane.kubectl.create(pod)
-
-    assert bool(answer.code) == (left is None)
-    assert stored_field(plane, pod) == left
-
-
-@pytest.mark.parametrize("namespace", EVERY, indirect=True)
-def test_version_beside_a_gpu_that_was_asked_for_is_left_alone(plane: ControlPlane, namespace: str) -> None:
-    """F12: the device plugin sets NVIDIA_VISIBLE_DEVICES of such a container."""
-    pod = plain_pod(namespace, **LEGACY)
-
-    assert plane.kubectl.create(pod) == KubectlResult(0, "pod/p created\n", "")
-    assert stored_field(plane, pod) == [LEGACY["env"]]
-
-
-@pytest.mark.parametrize("namespace", ["deny"], indirect=True)
-def test_variable_beside_a_gpu_that_was_asked_for_is_denied(plane: ControlPlane, namespace: str) -> None:
-    """F12: the pod's own value takes precedence over the device plugin's."""
-    answer = plane.kubectl.create(plain_pod(namespace, env=ALL))
-
-    assert f"container main sets {VISIBLE} beside the GPU that it requests" in answer.err
-
-
-@pytest.mark.parametrize("namespace", ["void"], indirect=True)
-def test_container_beside_a_gpu_pods_is_shown_that_it_has_none(plane: ControlPlane, namespace: str) -> None:
-    """P40, F12: its image may set the variable to `all`; the container with the GPU is left to the device plugin."""
-    pod = create_pod(plane, plain_pod(namespace, containers=[container({GPU: 1}), container(name="other")]))
-
-    assert [document.get("env") for document in pod["spec"]["containers"]] == [None, VOID]
 
 
 def debug(plane: ControlPlane, namespace: str, name: str, value: str) -> KubectlResult:
@@ -262,7 +128,6 @@ def test_existing_ephemeral_container_is_left_as_it_is(
     assert ephemeral(plane, namespace) == [("first", ALL), ("second", visible({"value": "none"})["env"])]
 
 
-denying = pytest.mark.parametrize("namespace", ["deny"], indirect=True)
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
@@ -329,54 +194,3 @@ def test_scheduler_that_no_policy_names_is_denied(plane: ControlPlane, namespace
 
     assert (answer.code, "is wanted (policy " in answer.err) == (code, bool(code))
     assert code or read_pod(plane, pod)["spec"]["schedulerName"] == OURS
-
-
-@denying
-def test_label_or_annotation_of_a_pod_lifts_nothing(plane: ControlPlane, namespace: str) -> None:
-    """F21, fault 60: only the namespace or an exception in a policy exempts a pod."""
-    own = {"ignore": "true", "infrastructure": "true"}
-    labels = {f"gpu-usher.io/{key}": value for key, value in own.items()}
-
-    answer = plane.kubectl.create(in_every_container(namespace, {"env": ALL}, annotations=own, labels=labels))
-
-    assert (answer.code, answer.err.startswith(DENIED)) == (1, True)
-
-
-@denying
-@pytest.mark.parametrize("fields", [{"env": ALL}, PRIVILEGED])
-def test_exception_of_the_policy_lifts_the_guard(plane: ControlPlane, namespace: str, fields: Object) -> None:
-    """F21: the exception selects the pod by its labels; the shipped policy still warns."""
-    pod = plain_pod(namespace, labels={"waived": "yes"}, containers=[container({GPU: 1}, **fields)])
-
-    answer = plane.kubectl.create(pod)
-
-    assert (answer.code, len(answer.warnings)) == (0, 1)
-    assert answer.warnings[0].endswith("(warning only)")
-
-
-@denying
-@pytest.mark.parametrize("name", OPERANDS)
-def test_operand_of_the_gpu_operator_passes(plane: ControlPlane, service: Service, namespace: str, name: str) -> None:
-    """F21, F12: its namespace is exempt; in another namespace it is denied."""
-    infrastructure = create_namespace(
-        plane, f"{namespace}-exempt", guard="deny", **{"gpu-usher.io/infrastructure": "true"}
-    )
-    shape = {**OPERANDS[name][1], "nodeName": "h100"}
-
-    elsewhere = plane.kubectl.create(plain_pod(namespace, **shape))
-    with counted_calls(service) as calls:
-        answer = plane.kubectl.create(plain_pod(infrastructure, **shape))
-
-    assert (elsewhere.code, calls, answer) == (1, [0, 0], KubectlResult(0, "pod/p created\n", ""))
-    expected = [document.get("env") for document in (*shape["initContainers"], *shape["containers"])]
-    assert stored_field(plane, plain_pod(infrastructure)) == expected
-
-
-def test_forged_decision_is_taken_off_a_pod_without_gpus(plane: ControlPlane, namespace: str) -> None:
-    """P19, F15."""
-    pod = plain_pod(namespace, {"cpu": 1}, annotations={"decision": '{"v":1,"actions":["approved"]}', "cuda": "12.4"})
-
-    answer = plane.kubectl.create(pod)
-
-    assert answer.warnings == [f"{DECISION} did not match the pod and was removed"]
-    assert read_pod(plane, pod)["metadata"]["annotations"] == {"gpu-usher.io/cuda": "12.4"}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor on a real API server: no finding on what deploy/ installs, and one for each thing that is broken."""
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli.verbs import app
-from app.telemetry.logs import now
-from app.tls.authority import make_authority
-from app.values.errors import ApiError
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
-from tests.e2e.certificate_stage import MUTATING, VALIDATING, bundles, published, start_certificate_controller
+from tests.e2e.certificate_stage import MUTATING, VALIDATING, published, start_certificate_controller
 from tests.e2e.stage import DEPLOY, create_namespace, eventually, plain_pod
 from tests.e2e.test_install import OTHERS, apply
 
@@ -151,47 +147,7 @@ def replaced(path: str, value: Any) -> Object:
 
 NODE = "/api/v1/nodes/h100-0"
 DEPLOYMENT = "/apis/apps/v1/namespaces/gpu-usher/deployments/gpu-usher"
-BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/gpu-usher"
 FIRST = "/webhooks/0"
-BREAKS = [
-    pytest.param(MUTATING, {"op": "remove", "path": f"{FIRST}/clientConfig/caBundle"}, "CABundleAbsent", id="caBundle"),
-    pytest.param(MUTATING, replaced(f"{FIRST}/timeoutSeconds", 30), "WebhookTimeout", id="timeout"),
-    pytest.param(VALIDATING, replaced(f"{FIRST}/namespaceSelector", {}), "ExemptsTooLittle", id="selector"),
-    pytest.param(
-        VALIDATING, replaced(f"{FIRST}/objectSelector", {"matchLabels": {"a": "b"}}), "ExemptsTooMuch", id="object"
-    ),
-    pytest.param(VALIDATING, replaced(f"{FIRST}/failurePolicy", "Ignore"), "FailurePolicy", id="fails open"),
-    pytest.param(MUTATING, replaced(f"{FIRST}/reinvocationPolicy", "Never"), "NotCalledAgain", id="never again"),
-    pytest.param(MUTATING, replaced(f"{FIRST}/matchConditions", []), "NoMatchConditions", id="every pod"),
-    pytest.param(
-        f"{SLICES}/gpu-usher-x", replaced("/endpoints/0/conditions/ready", False), "NoReadyEndpoint", id="endpoints"
-    ),
-    pytest.param(NODE, {"op": "remove", "path": "/spec/taints"}, "UntaintedGPUNodes", id="taint"),
-    pytest.param(BINDING, {"op": "remove", "path": "/subjects/0"}, "RightsMissing", id="rights"),
-    pytest.param(
-        "/api/v1/namespaces/gpu-usher/secrets/gpu-usher-tls",
-        {"op": "remove", "path": "/data"},
-        "Certificate",
-        id="Secret",
-    ),
-    pytest.param(
-        "/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-policies",
-        replaced("/data/own.yaml", "kind: GPUPolicy"),
-        "PolicyUnreadable",
-        id="policy",
-    ),
-]
-
-
-@pytest.mark.parametrize(("path", "operation", "check"), BREAKS)
-def test_broken_object_is_named_until_it_is_mended(
-    cluster: ControlPlane, path: str, operation: Object, check: str
-) -> None:
-    """F87, P11, P43, P44, fault 45."""
-    with patched_object(cluster, path, operation):
-        eventually(f"{check} is said", lambda: failing_checks(cluster) == {check})
-
-    eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
 def test_api_of_ours_without_a_server_is_named_with_the_namespaces_that_it_keeps(cluster: ControlPlane) -> None:
@@ -212,76 +168,6 @@ def test_api_of_ours_without_a_server_is_named_with_the_namespaces_that_it_keeps
 
     gone = f"/api/v1/namespaces/{namespace}"
     eventually("the namespace is gone", lambda: cluster.api.client.get(gone).is_error, 60)
-    eventually("nothing is said", lambda: failing_checks(cluster) == set())
-
-
-def test_replicas_scaled_to_zero_are_the_first_finding(cluster: ControlPlane) -> None:
-    """F87: the Deployment has what it wishes, and GPU pods are refused."""
-    untainted = patched_object(cluster, NODE, {"op": "remove", "path": "/spec/taints"})
-    cluster.api.delete(f"{SLICES}/gpu-usher-x")
-    with untainted, patched_object(cluster, DEPLOYMENT, replaced("/spec/replicas", 0)):
-        first, *others = findings_of(cluster)
-
-    assert first["check"] == "NoReadyEndpoint"
-    assert "GPU pods are refused: Deployment gpu-usher is scaled to 0" in first["what"]
-    assert [finding["check"] for finding in others] == ["UntaintedGPUNodes"]
-    make_endpoint(cluster)
-
-    def mended() -> bool:
-        make_ready(cluster, "gpu-usher")
-        return failing_checks(cluster) == set()
-
-    eventually("nothing is said", mended)
-
-
-def test_webhook_whose_pods_the_control_plane_does_not_reach_is_the_first_problem(cluster: ControlPlane) -> None:
-    """F87: every object is right, and only the GPU pod by dry run tells."""
-    first, *others = findings_in(doctor(cluster, user="admin"))
-
-    assert (first["check"], first["level"], others) == ("GPUPodRefused", "problem", [])
-    assert 'failed calling webhook "validate.gpu-usher.io"' in first["what"]
-    assert first["objects"] == ["ValidatingWebhookConfiguration gpu-usher: validate.gpu-usher.io"]
-    assert cluster.api.items("/api/v1/namespaces/default/pods") == []
-
-
-def test_ca_that_signed_nothing_is_named(cluster: ControlPlane) -> None:
-    """P44: a rotation that stopped half way leaves two CAs."""
-    other = make_authority(now()).certificate
-    [real] = bundles(cluster)
-    assert real
-    with patched_object(
-        cluster, MUTATING, replaced(f"{FIRST}/clientConfig/caBundle", base64.b64encode(other).decode())
-    ):
-        done = doctor(cluster)
-
-    [finding] = findings_in(done)
-    assert done.exit_code == 1
-    assert "none of the 1 CAs" in finding["what"]
-
-
-def test_missing_runtime_class_is_advice_and_fails_only_when_strict(cluster: ControlPlane) -> None:
-    """P34."""
-    cluster.api.delete(f"{RUNTIME_CLASSES}/nvidia")
-
-    codes = (doctor(cluster).exit_code, doctor(cluster, "--strict").exit_code)
-
-    assert failing_checks(cluster) == {"RuntimeClassAbsent"}
-    assert codes == (0, 1)
-    make_runtime_class(cluster)
-    assert failing_checks(cluster) == set()
-
-
-@pytest.mark.parametrize(
-    ("namespace", "check"),
-    [("gpu-operator", {"DevicePlugin", "GPUFeatureDiscovery"}), ("gpu-usher", {"ReplicasUnavailable"})],
-)
-def test_pods_that_are_not_ready_are_named(cluster: ControlPlane, namespace: str, check: set[str]) -> None:
-    """F87."""
-    make_ready(cluster, namespace, ready=False)
-    eventually("they are missed", lambda: failing_checks(cluster) == check)
-
-    make_ready(cluster, namespace)
-
     eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
@@ -308,40 +194,6 @@ def test_pod_made_while_webhooks_were_away_has_slipped(cluster: ControlPlane) ->
     eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 
-def test_dangerous_configuration_of_the_second_scheduler_is_named(cluster: ControlPlane) -> None:
-    """P5, P6: the ConfigMap of the second scheduler is verified as scheduler-config --verify does."""
-    bad = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-    config = {"metadata": {"name": "gpu-usher-scheduler"}, "data": {"config.yaml": json.dumps(bad)}}
-    cluster.api.create("/api/v1/namespaces/gpu-usher/configmaps", config)
-
-    assert failing_checks(cluster) == {"SchedulerConfiguration"}
-    cluster.api.delete("/api/v1/namespaces/gpu-usher/configmaps/gpu-usher-scheduler")
-    assert failing_checks(cluster) == set()
-
-
-def test_node_pool_that_makes_bare_gpu_nodes_is_named(cluster: ControlPlane) -> None:
-    """P16, P39: where the API server serves Karpenter's NodePool."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
-    names = {"plural": "nodepools", "singular": "nodepool", "kind": "NodePool", "listKind": "NodePoolList"}
-    spec = {"group": "karpenter.sh", "scope": "Cluster", "names": names, "versions": [version]}
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    cluster.api.create(definitions, {"metadata": {"name": "nodepools.karpenter.sh"}, "spec": spec})
-    needs = [{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]}]
-    pool = {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodePool",
-        "metadata": {"name": "h100"},
-        "spec": {"template": {"spec": {"requirements": needs}}},
-    }
-    pools = "/apis/karpenter.sh/v1/nodepools"
-    eventually("the kind is served", lambda: cluster.api.try_create(pools, pool).is_success)
-
-    assert failing_checks(cluster) == {"NodePoolUntainted", "NodePoolUnlabelled"}
-    cluster.api.delete(f"{definitions}/nodepools.karpenter.sh")
-    eventually("nothing is said", lambda: failing_checks(cluster) == set())
-
-
 def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: ControlPlane) -> None:
     """F104: the doctor runs here with the account of the serving replicas."""
     with patched_object(cluster, NODE, {"op": "remove", "path": "/spec/taints"}):
@@ -365,22 +217,3 @@ def test_what_the_user_may_not_read_is_named_and_the_rest_is_examined(cluster: C
         "ValidatingWebhookConfiguration",
         "rights of ServiceAccount gpu-usher/gpu-usher",
     }
-
-
-def test_api_server_that_does_not_answer_is_an_error_as_for_every_verb(tmp_path: Any) -> None:
-    """The exit code is 3: nothing was examined, so that there is no finding."""
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "c",
-    }
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(config), "utf-8")
-
-    done = CliRunner().invoke(app, ["doctor", "--kubeconfig", str(path), "-o", "json"])
-
-    assert isinstance(done.exception, ApiError)
-    assert "API server http://127.0.0.1:9 (context c of" in str(done.exception)

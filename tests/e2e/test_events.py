@@ -19,7 +19,6 @@ from tests.e2e.stage import (
     serving,
     start_scheduler,
     wait_for_node,
-    wait_for_refusal,
 )
 
 TEAM, OTHERS = "team", "others"
@@ -67,22 +66,6 @@ def only_event(plane: ControlPlane, name: str) -> Object:
     return event
 
 
-def test_describe_shows_the_cause_that_the_scheduler_does_not_name(plane: ControlPlane, service: Service) -> None:
-    """F139, AUD-03: in the words of explain; a holder in another namespace is not named."""
-    pod = gpu_pod("waits", TEAM, annotations={"products": "H100"})
-    create_pod(plane, pod)
-    wait_for_refusal(plane, pod)
-    event = only_event(plane, "waits")
-    described = plane.kubectl("describe", "pod", "waits", "-n", TEAM).out
-    print(described[described.index("Events:") :])
-
-    primary = service.explain({"namespace": TEAM, "name": "waits"})["primary"]
-    assert event["reason"] == primary["reason"] == "InsufficientGPUs"
-    assert primary["message"] in event["note"]
-    assert event["note"] in described
-    assert "holder" not in event["note"]
-
-
 def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane, service: Service) -> None:
     """F139: once the pod's node is cordoned, that is the cause; other pods that come and go change nothing.
 
@@ -103,29 +86,6 @@ def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane
     assert service.metric("gpu_usher_events_total", result="refused") == 0
 
 
-@pytest.mark.usefixtures("service")
-def test_workload_is_told_once_for_all_its_pods(plane: ControlPlane) -> None:
-    """F139: on the Deployment, which is found by the ReplicaSet's owner."""
-    template = gpu_pod("x", TEAM, {GPU: 8})
-    labels = {"app": "train"}
-    spec = {
-        "replicas": 3,
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": {**template["spec"]}},
-    }
-    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"}, "spec": spec}
-    plane.api.create(f"/apis/apps/v1/namespaces/{TEAM}/deployments", deployment)
-
-    event = only_event(plane, "train")
-    described = plane.kubectl("describe", "deployment", "train", "-n", TEAM).out
-    print(described[described.index("Events:") :])
-
-    assert event["regarding"]["kind"] == "Deployment"
-    assert event["reason"] == "RequestExceedsNode"
-    assert event["note"].startswith("3 pods wait, such as train-")
-    assert event["note"] in described
-
-
 def test_next_replica_takes_over_and_finds_the_events_that_stand(plane: ControlPlane, service: Service) -> None:
     """F139: no Event is doubled; the series of one that goes on is continued."""
     before = {event["metadata"]["name"] for event in ours(plane, "waits")}
@@ -137,13 +97,3 @@ def test_next_replica_takes_over_and_finds_the_events_that_stand(plane: ControlP
         "the Event goes on", lambda: (ours(plane, "waits")[0].get("series") or {}).get("count") == 2, EVENT_SECONDS
     )
     assert {event["metadata"]["name"] for event in ours(plane, "waits")} == before
-
-
-def test_pod_that_is_bound_in_time_gets_no_event(plane: ControlPlane, service: Service) -> None:
-    """F139."""
-    pod = gpu_pod("quick", TEAM, nodeSelector={"kubernetes.io/hostname": "t4"}, image="busybox")
-    create_pod(plane, pod)
-    wait_for_node(plane, pod)
-
-    eventually("nothing is to be told", lambda: not service.metric("gpu_usher_events_waiting"), EVENT_SECONDS)
-    assert not ours(plane, "quick")

@@ -3,7 +3,6 @@
 
 import base64
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,11 +15,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app import __version__
 from app.cli.verbs import app
 from app.explain.explanation import NodeVerdict
 from app.kube.pod_object import REQUIRED_TERMS
-from tests.controlplane.binaries import Binaries
 from tests.controlplane.cluster import TOKENS, ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
 from tests.controlplane.kubectl import Object
@@ -163,28 +160,6 @@ def fix_of_kind(explanation: Object, kind: str) -> Mapping[str, object]:
     return next(fix for fix in explanation["fixes"] if [edit["kind"] for edit in fix["edits"]] == [kind])
 
 
-def test_pod_without_the_selector_that_the_fix_names_is_bound(plane: ControlPlane, service: Service) -> None:
-    """F84."""
-    pod, explanation = create_waiting_pod(plane, service, "gold", nodeSelector={"pool": "gold"})
-
-    assert fix_of_kind(explanation, "drop-selector")
-    plane.api.delete(pod_path(pod))
-    again = gpu_pod("gold-again", ADMITTED)
-    create_pod(plane, again)
-    assert wait_for_node(plane, again)
-
-
-def test_uncordoned_node_takes_the_pod(plane: ControlPlane, service: Service) -> None:
-    """F84."""
-    add_nodes(plane.api, [cordoned("only-b200", "NVIDIA-B200")])
-    eventually("we know it", lambda: "only-b200" in str(service.explain(gpu_pod("x", ADMITTED), nodes="true")))
-    pod, explanation = create_waiting_pod(plane, service, "wants-b200", annotations={"products": "B200"})
-
-    assert "kubectl uncordon only-b200" in str(fix_of_kind(explanation, "uncordon"))
-    assert plane.kubectl("uncordon", "only-b200").code == 0
-    assert wait_for_node(plane, pod) == "only-b200"
-
-
 def cordoned(name: str, product: str) -> Object:
     made = node_object(name, product, "580.95.05")
     made["spec"] |= {"unschedulable": True}
@@ -233,26 +208,6 @@ def test_command_reads_the_cluster_once_and_says_the_same(plane: ControlPlane) -
     assert done.returncode == 1, done.stderr
     assert "node(s) didn't match PersistentVolume's node affinity" in text
     assert "VolumeNodeAffinityConflict" in {objection["reason"] for objection in explanation["in_tree"]}
-
-
-@pytest.mark.usefixtures("service")
-def test_kubectl_runs_our_commands_against_the_cluster_of_its_kubeconfig(
-    plane: ControlPlane, binaries: Binaries
-) -> None:
-    """F83: `kubectl gpu-usher` runs the program kubectl-gpu_usher, which the wheel installs on PATH."""
-    create_pod(plane, gpu_pod("train-0", BARE, {GPU: 9}))
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "KUBECONFIG": str(plane.kubeconfig("admin"))}
-
-    def plugin(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [*binaries.command("kubectl"), "gpu-usher", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-    version, explained = plugin("--version"), plugin("explain", "pod", f"{BARE}/train-0")
-
-    assert (version.returncode, version.stdout.strip()) == (0, __version__)
-    assert explained.returncode == 1, explained.stderr
-    assert "train-0" in explained.stdout
 
 
 @pytest.fixture

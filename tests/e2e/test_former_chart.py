@@ -2,6 +2,8 @@
 """The former release's chart on a real API server, with its definition of GPUPolicy: upgraded by helm, rolled back."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +14,9 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.deploy.tools import find_tool
 from tests.e2e.stage import DEPLOY, create_namespace, eventually
-from tests.e2e.test_helm_upgrade import Release
 from tests.realnodes.printed_install import commands
 
+HELM_SECONDS = 120
 POLICIES = "/apis/gpu-usher.io/v1alpha1/gpupolicies"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpupolicies.gpu-usher.io"
 VALUES = "values-production-self-signed.yaml"
@@ -22,6 +24,37 @@ GROUP = "gpu-usher.io"
 SPEC: Object = {"action": "Enforce", "priority": 5, "admission": {"maxGPUsPerPod": 2, "override": False}}
 LIMITS: Object = {"namespaceLimits": [{"products": ["H100"], "gpus": 3}]}
 """What the former release's definition lacks."""
+
+
+class Release:
+    """helm on a control plane, in our namespace."""
+
+    def __init__(self, plane: ControlPlane, helm: Path) -> None:
+        self._plane = plane
+        self._helm = helm
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start helm in our namespace as the administrator."""
+        homes = {f"HELM_{kind}_HOME": str(self._plane.folder / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        return subprocess.Popen(
+            [str(self._helm), *words, "--namespace=gpu-usher"],
+            env={**os.environ, **homes, "KUBECONFIG": str(self._plane.kubeconfig("admin"))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str) -> tuple[int | None, str, str]:
+        """Run helm; the exit code, and what it prints on stdout and stderr."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=HELM_SECONDS)
+        return process.returncode, out, err
+
+    def statuses(self) -> list[str]:
+        """List the status of each revision, the oldest first."""
+        code, out, err = self.run("history", "gpu-usher", "--output=yaml")
+        assert code == 0, err
+        return [line.split()[-1] for line in out.splitlines() if "status:" in line]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 
@@ -47,15 +46,6 @@ SERVING = {
     "resourceclaims": READS,
     "resourceclaimtemplates": READS,
     "resourceslices": READS,
-}
-CONTROLLER = {
-    **SERVING,
-    "events": {"create", "patch"},
-    "leases gpu-usher-events": {"get", "update"},
-    "csistoragecapacities gpu-usher-wake": {"patch"},
-    "configmaps gpu-usher-policies-last-good": {"get", "patch"},
-    "gpupolicies/status": {"patch"},
-    **{kind: {"get"} for kind in ("replicasets", "statefulsets", "jobs", "jobsets")},
 }
 CERTIFICATES = {
     "secrets gpu-usher-ca": {"get", "update"},
@@ -164,45 +154,6 @@ def test_overlay_is_taken_without_a_warning_and_its_pods_are_restricted(cluster:
     assert configurations(cluster)
 
 
-@pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
-def test_pod_that_is_not_restricted_is_warned_of_in_our_namespace(cluster: ControlPlane, overlay: str) -> None:
-    """PSS-01: this shows that the test above can fail."""
-    assert overlay
-    result = cluster.kubectl("-n", "gpu-usher", "create", "deployment", "loose", "--image=loose:1")
-
-    assert any("PodSecurity" in warning for warning in result.warnings), result.err
-
-
-@pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)
-def test_ca_bundle_stays_when_the_overlay_is_applied_again(cluster: ControlPlane, overlay: str) -> None:
-    """ADM-10, fault 45: kubectl does not own the field that the controller fills in."""
-    assert apply(cluster, overlay).code == 0
-    change: dict[str, Any] = {"webhooks": [{"name": "mutate.gpu-usher.io", "clientConfig": {"caBundle": "Q0E="}}]}
-    kind = "mutatingwebhookconfiguration/gpu-usher"
-    patched = cluster.kubectl("patch", kind, "--type=strategic", "-p", json.dumps(change))
-    assert patched.code == 0, patched.err
-
-    result = apply(cluster, overlay)
-
-    assert result.code == 0, result.err
-    configuration = cluster.api.get(f"{REGISTRATION}/mutatingwebhookconfigurations/gpu-usher")
-    assert configuration["webhooks"][0]["clientConfig"].get("caBundle") == "Q0E="
-
-
-@pytest.mark.parametrize("overlay", ["production-self-signed"], indirect=True)
-def test_overlay_is_applied_again_after_somebody_edited_it(cluster: ControlPlane, overlay: str) -> None:
-    """F114: without --force-conflicts the API server reports a conflict with the field manager of the edit."""
-    words = ("patch", "deployment/gpu-usher", "-n", "gpu-usher", "--field-manager=kubectl-edit")
-    edited = cluster.kubectl(*words, "-p", '{"spec": {"replicas": 1}}')
-    assert edited.code == 0, edited.err
-    plain = cluster.kubectl("apply", "--server-side", "-k", str(DEPLOY / "overlays" / overlay), "-l", OTHERS)
-
-    result = apply(cluster, overlay, "-l", OTHERS)
-
-    assert (plain.code, "conflict" in plain.err) == (1, True)
-    assert (result.code, result.warnings) == (0, []), result.err
-
-
 @pytest.mark.parametrize("overlay", ["production"], indirect=True)
 def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: ControlPlane, overlay: str) -> None:
     """ADM-10: the command is the one of deploy/README."""
@@ -216,29 +167,6 @@ def test_emergency_line_takes_every_webhook_away_and_nothing_else(cluster: Contr
     assert result.code == 0, result.err
     assert configurations(cluster) == []
     assert cluster.kubectl("-n", "gpu-usher", "get", "deployment", "gpu-usher").code == 0
-
-
-@pytest.mark.parametrize("overlay", ["production"], indirect=True)
-def test_extender_beside_the_scheduler_may_read_as_the_webhook_does(cluster: ControlPlane, overlay: str) -> None:
-    """P9, P10, F104: it parses what tenants write, so the scheduler's rights belong to another account."""
-    assert overlay
-
-    eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-extender") == SERVING)
-
-    assert "pods/binding" in rights(cluster, "gpu-usher-scheduler")
-
-
-@pytest.mark.parametrize("overlay", ["production"], indirect=True)
-def test_production_writes_events_by_the_controller_and_its_serving_replicas_only_read(
-    cluster: ControlPlane, overlay: str
-) -> None:
-    """F104, F139."""
-    assert overlay
-
-    eventually("the rights are in force", lambda: rights(cluster, "gpu-usher-controller") == CONTROLLER)
-
-    assert rights(cluster, "gpu-usher-controller") == CONTROLLER
-    assert rights(cluster, "gpu-usher") == SERVING
 
 
 @pytest.mark.parametrize("overlay", ["webhook-only"], indirect=True)

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.controlplane.cluster import ControlPlane, Scheduler
-from tests.controlplane.fleet import add_nodes, node_object, pod_path
+from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import Object
 from tests.e2e.crowd import DrawnPod
-from tests.e2e.mixed import call_extender
 from tests.e2e.settling import QUICK, Run, create, read_outcome, settle
 from tests.e2e.stage import (
     Service,
@@ -32,7 +31,6 @@ PODS = 60
 MODES = {
     "all": ({"filter_answer": "all"}, ("--filter-answer", "all")),
     "shortlist": ({}, ()),
-    "recount": ({"recount": "true"}, ()),
 }
 """Flags of the service, and words for scheduler-config: how in-flight pods are kept account of
 (docs/reference/sharing-and-memory.md#memory-budgets)."""
@@ -129,75 +127,10 @@ def test_pod_that_fails_to_bind_and_asks_again_counts_once(
     assert not read_pod(plane, late)["spec"].get("nodeName")
 
 
-def test_promise_outlives_what_else_happens_to_a_pod_on_its_way(
-    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
-) -> None:
-    """A promise ends when the pod is bound or deleted, and not when it is created or gets a condition or a label.
-
-    See docs/reference/sharing-and-memory.md#memory-budgets.
-    """
-    service, _, namespace = stage
-    on_its_way = create_pod(plane, {**(pod := memory_pod(namespace, "large", "16Gi")), "spec": unscheduled_spec(pod)})
-    late = memory_pod(namespace, "late", "16Gi")
-    late["metadata"]["uid"] = "late"
-    assert call_extender(service, "filter", on_its_way, ["slices-2"])["NodeNames"] == ["slices-2"]
-
-    plane.api.patch(pod_path(on_its_way), {"metadata": {"labels": {"turn": "1"}}})
-    create_pod(plane, memory_pod(namespace, "seen-later", "16Gi", "slices-0"))
-    eventually("what came later is seen", lambda: not call_extender(service, "filter", late, ["slices-0"])["NodeNames"])
-
-    assert call_extender(service, "filter", late, ["slices-2"])["NodeNames"] == []
-
-
-@pytest.mark.parametrize("stage", ["shortlist"], indirect=True)
-def test_burst_runs_no_budget_over_where_the_scheduler_would_rather_go_elsewhere(
-    plane: ControlPlane, stage: tuple[Service, Scheduler, str]
-) -> None:
-    """Filter returns one node, so that no other preference of the scheduler changes the place that was promised.
-
-    See docs/reference/sharing-and-memory.md#memory-budgets.
-    """
-    _, scheduler, namespace = stage
-    taint = {"key": "spot", "value": "x", "effect": "PreferNoSchedule"}
-    for name in ("slices-0", "slices-1"):
-        plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}})
-    burst = [DrawnPod(f"large-{index}", "plain", False, Wish(memory="16Gi"), namespace=namespace) for index in range(6)]
-    run = Run(read_nodes(plane.api.items("/api/v1/nodes")), {pod.name: pod for pod in burst})
-
-    create(plane.api, burst)
-    settle(plane, scheduler)
-    read_outcome(plane.api, run)
-
-    assert sorted(run.cluster.bound.values()) == ["slices-0", "slices-1", "slices-2"]
-    for name in ("slices-0", "slices-1"):
-        plane.api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
-
-
-@pytest.mark.parametrize("stage", ["all"], indirect=True)
-def test_budget_that_is_run_over_past_us_is_counted(plane: ControlPlane, stage: tuple[Service, Scheduler, str]) -> None:
-    """Fault 57: pods that name their node never came to the extender; the metric counts the node until they are gone.
-
-    See docs/reference/sharing-and-memory.md#memory-budgets.
-    """
-    service, _, namespace = stage
-    for name in ("one", "two"):
-        create_pod(plane, memory_pod(namespace, name, "16Gi", "slices-2"))
-    eventually("it is counted", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 1)
-
-    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/one")
-
-    eventually("it is over", lambda: service.metric("gpu_usher_vram_overrun_nodes") == 0)
-
-
 def memory_pod(namespace: str, name: str, memory: str, node: str | None = None) -> Object:
     """Write a pod that takes one share of the node that ONE_NODE selects, or of `node`, which it then names itself."""
     place = {"nodeName": node} if node else {"nodeSelector": ONE_NODE}
     return gpu_pod(name, namespace, annotations={"gpu-memory": memory}, **place)
-
-
-def unscheduled_spec(pod: Object) -> Object:
-    """Return the pod's spec with the name of a scheduler that does not run."""
-    return {**pod["spec"], "schedulerName": "nobody"}
 
 
 def hold_bindings(plane: ControlPlane, name: str) -> None:

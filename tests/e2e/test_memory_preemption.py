@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.fleet import add_nodes, kubelets, node_object, pod_path
+from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.kubectl import Object
 from tests.controlplane.relay import Relay
 from tests.e2e.mixed import call_extender
@@ -25,14 +25,11 @@ from tests.e2e.stage import (
     wait_for_refusal,
 )
 
-GIVEN_AWAY = "memory of the shared GPUs is promised to other pods"
 MODES = {OURS: {}, "whole-nodes": {"nodeCacheCapable": False}}
 PRIORITIES = {"spare": 1, "low": 2, "middle": 10, "urgent": 1000}
 NODES, MEMORY_MIB = ("a10-x", "a10-y"), 23028
 GRACE_SECONDS = 90
 """Seconds for an eviction and the next try."""
-STALE_SECONDS = 90
-"""Seconds for the 30 s after which a lost watch makes the view stale."""
 AT_X = {"place": "a10-x"}
 Pods = tuple[tuple[str, str], ...]
 """(priority, declared memory) of the pods on a node."""
@@ -121,14 +118,6 @@ def urgent_pod(namespace: str, scheduler: str, memory: str | None, name: str = "
     return pod
 
 
-def is_bound(plane: ControlPlane, pod: Object) -> bool:
-    return bool(read_pod(plane, pod)["spec"].get("nodeName"))
-
-
-def is_stale(service: Service) -> bool:
-    return any(cache.get("stale") for cache in service.health()["caches"].values())
-
-
 def evicted_pods(plane: ControlPlane, namespace: str, before: set[str]) -> set[str]:
     """Name the pods of `before` whose deletion was requested, or that are gone."""
     return before - remaining_pods(plane, namespace)
@@ -167,99 +156,3 @@ def test_pod_goes_where_it_frees_enough_memory(
 
     assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"
     assert evicted_pods(plane, namespace, before) == {"a10-x-3-low"}
-
-
-def test_of_two_nodes_the_one_where_it_helps_loses_a_pod(
-    plane: ControlPlane, service: Service, namespace: str, scheduler: str
-) -> None:
-    """F43, F65: the scheduler itself would choose the other node, whose victim has the lower priority."""
-    fill_node(plane, service, namespace, "a10-x", TOO_LITTLE)
-    fill_node(plane, service, namespace, "a10-y", HELPS)
-    before = remaining_pods(plane, namespace)
-    pod = urgent_pod(namespace, scheduler, "12Gi")
-    create_pod(plane, pod)
-
-    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-y"
-    assert evicted_pods(plane, namespace, before) == {"a10-y-3-low"}
-
-
-def test_pod_that_declares_nothing_needs_a_share_only(
-    plane: ControlPlane, service: Service, namespace: str, scheduler: str
-) -> None:
-    """F43, F65."""
-    fill_node(plane, service, namespace, "a10-x", TOO_LITTLE)
-    before = remaining_pods(plane, namespace)
-    pod = urgent_pod(namespace, scheduler, None, nodeSelector=AT_X)
-    create_pod(plane, pod)
-
-    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"
-    assert evicted_pods(plane, namespace, before) == {"a10-x-3-spare"}
-
-
-def test_nothing_is_evicted_where_shares_are_left_and_only_memory_is_short(
-    plane: ControlPlane, service: Service, namespace: str, scheduler: str
-) -> None:
-    """F65: the scheduler finds no victims, as a share is free; the pod waits until memory is freed.
-
-    It may be tried again before the service has seen the deletion that woke it; then the next event wakes it once more.
-    """
-    fill_node(plane, service, namespace, "a10-x", (("low", "7Gi"), ("low", "7Gi"), ("low", "7Gi")))
-    before = remaining_pods(plane, namespace)
-    pod = urgent_pod(namespace, scheduler, "6Gi", nodeSelector=AT_X)
-    create_pod(plane, pod)
-
-    text = wait_for_refusal(plane, pod)
-
-    assert f"1 {GIVEN_AWAY}" in text
-    assert "at least one victim pod" in text
-    assert evicted_pods(plane, namespace, before) == set()
-    plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a10-x-0-low")
-    eventually(
-        "it is free, or taken", lambda: is_bound(plane, pod) or not memory_left(service, namespace, "a10-x", "6Gi")
-    )
-    plane.api.patch("/api/v1/nodes/a10-y", {"metadata": {"labels": {"turn": scheduler}}})
-    assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"
-
-
-def test_second_preemptor_counts_on_no_memory_that_the_first_will_have(
-    plane: ControlPlane, service: Service, namespace: str, scheduler: str
-) -> None:
-    """F43, F65: while the victim of the first preemptor is being deleted, its memory is promised already."""
-    fill_node(
-        plane, service, namespace, "a10-x", (("middle", "2Gi"), ("middle", "1Gi"), ("low", "1Gi"), ("spare", "16Gi"))
-    )
-    before, slow = remaining_pods(plane, namespace), f"/api/v1/namespaces/{namespace}/pods/a10-x-3-spare"
-    plane.api.patch(slow, {"metadata": {"finalizers": ["e2e.test/slow"]}})
-    first, second = (urgent_pod(namespace, scheduler, "16Gi", name, nodeSelector=AT_X) for name in ("first", "second"))
-    create_pod(plane, first)
-    eventually("the first has its place", lambda: read_pod(plane, first)["status"].get("nominatedNodeName"))
-    eventually("the service has counted it", lambda: memory_left(service, namespace, "a10-x", "1Gi"))
-
-    create_pod(plane, second)
-    wait_for_refusal(plane, second)
-
-    went = evicted_pods(plane, namespace, before)
-    plane.api.patch(slow, {"metadata": {"finalizers": None}})
-    assert went == {"a10-x-3-spare"}
-    assert wait_for_node(plane, first, GRACE_SECONDS) == "a10-x"
-
-
-def test_stale_view_evicts_nobody(plane: ControlPlane, service: Service, relay: Relay, namespace: str) -> None:
-    """Preempt answers HTTP 503 in both modes, as victims may have changed (docs/reference/scores.md#preemption)."""
-    fill_node(plane, service, namespace, "a10-x", HELPS)
-    before = remaining_pods(plane, namespace)
-    relay.cut()
-    eventually("the view is stale", lambda: is_stale(service), STALE_SECONDS)
-    calls_before = service.calls("preempt")
-    pods = [urgent_pod(namespace, name, "12Gi", f"urgent-{name}", nodeSelector=AT_X) for name in MODES]
-    for pod in pods:
-        create_pod(plane, pod)
-
-    eventually("both schedulers asked", lambda: service.calls("preempt") >= calls_before + len(MODES))
-
-    for pod in pods:
-        assert "code 503" in wait_for_refusal(plane, pod)
-        plane.api.delete(pod_path(pod))
-    assert evicted_pods(plane, namespace, before) == set()
-    relay.mend()
-    eventually("the view is back", lambda: not is_stale(service), STALE_SECONDS)

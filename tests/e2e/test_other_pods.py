@@ -32,7 +32,7 @@ from tests.e2e.stage import (
 )
 
 PLAIN = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-SCHEDULERS = ("plain", "shortlist", "all", "listed")
+SCHEDULERS = ("plain", "shortlist", "listed")
 DEPLOYMENTS, REPLICAS, NODES = 20, 3, 6
 GPU, GPU_DEPLOYMENTS = "nvidia.com/gpu", 8
 ROLE = "example.com/role"
@@ -50,13 +50,9 @@ def cluster(plane: ControlPlane) -> Iterator[ControlPlane]:
     for name in SCHEDULERS:
         role = {ROLE: f"fleet-{name}"}
         add_nodes(plane.api, [node_object(f"fleet-{name}-{n}", offers={GPU: 8}, labels=role) for n in range(NODES)])
-    with (
-        serving(plane, "of-shortlist", filter_answer="shortlist") as shortlist,
-        serving(plane, "of-all", filter_answer="all") as every,
-    ):
+    with serving(plane, "of-shortlist", filter_answer="shortlist") as shortlist:
         plane.start_scheduler({**PLAIN, "profiles": [{"schedulerName": "plain"}]}, "plain")
         start_scheduler(plane, shortlist, "--every-pod", name="shortlist")
-        start_scheduler(plane, every, "--every-pod", "--filter-answer", "all", name="all")
         start_scheduler(plane, shortlist, name="listed")
         yield plane
 
@@ -108,19 +104,6 @@ def test_sixty_pods_of_twenty_deployments_spread_over_six_equal_nodes(cluster: C
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_pods_that_ask_for_zero_gpus_spread_as_those_that_do_not_name_them(
-    cluster: ControlPlane, scheduler: str
-) -> None:
-    """F28: kube-scheduler asks an extender about every pod that names a managed resource, whatever the amount."""
-    namespace = create_namespace(cluster, f"zero-{scheduler}")
-    pod = without_gpu("", namespace, scheduler, "equal", **{"nvidia.com/gpu": "0"})
-    document = deployment("zero", namespace, pod, NODES)
-    cluster.api.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", document)
-
-    assert len({node for _, node in placed(cluster, namespace, NODES)}) == NODES
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_gpu_deployments_are_packed_and_lose_the_default_spread(cluster: ControlPlane, scheduler: str) -> None:
     """F49: half of the GPUs are asked for; docs/cluster.md says what packing costs in spread."""
     namespace = create_namespace(cluster, f"packed-{scheduler}")
@@ -137,28 +120,13 @@ def test_gpu_deployments_are_packed_and_lose_the_default_spread(cluster: Control
     assert scheduler not in ("shortlist", "listed") or min(apart) < REPLICAS
 
 
-@pytest.mark.parametrize("scheduler", ["shortlist", "all"])
-def test_pods_without_gpus_keep_off_gpu_nodes_before_any_gpu_pod_was_seen(
-    cluster: ControlPlane, scheduler: str
-) -> None:
+def test_pods_without_gpus_keep_off_gpu_nodes_before_any_gpu_pod_was_seen(cluster: ControlPlane) -> None:
     """F61: GPU nodes have no taint here, and kube-scheduler alone would use them like all others."""
-    namespace = create_namespace(cluster, f"off-{scheduler}")
+    namespace = create_namespace(cluster, "off")
     for number in range(8):
-        create_pod(cluster, without_gpu(f"cpu-{number}", namespace, scheduler, "mixed"))
+        create_pod(cluster, without_gpu(f"cpu-{number}", namespace, "shortlist", "mixed"))
 
     assert {node for _, node in placed(cluster, namespace, 8)} <= {"cpu-0", "cpu-1"}
-
-
-@pytest.mark.parametrize("scheduler", ["shortlist", "all"])
-def test_gpu_pod_passes_both_extenders(cluster: ControlPlane, scheduler: str) -> None:
-    """F28: the second extender leaves a pod that names a resource of the first as it was decided there."""
-    namespace = create_namespace(cluster, f"gpu-{scheduler}")
-    place: Object = {"schedulerName": scheduler, "nodeSelector": {ROLE: "mixed"}}
-    declaring = gpu_pod("b", namespace, annotations={"gpu-memory": "10Gi"}, **place)
-
-    nodes = [wait_for_node(cluster, create_pod(cluster, pod)) for pod in (gpu_pod("a", namespace, **place), declaring)]
-
-    assert set(nodes) <= {"gpu-0", "gpu-1"}
 
 
 CLAIM = {

@@ -20,7 +20,6 @@ from tests.e2e.stage import (
     eventually,
     install_webhooks,
     plain_pod,
-    remove_webhooks,
     serving,
 )
 
@@ -150,19 +149,6 @@ def test_good_config_map_passes_and_takes_effect(plane: ControlPlane, service: S
     assert policy_error(service) is None
 
 
-def test_good_config_map_made_bad_is_refused_and_what_it_said_stays(
-    plane: ControlPlane, service: Service, name: str
-) -> None:
-    """F131."""
-    apply(plane, config_map(name, capping_policy(name)))
-    eventually("it is in force", lambda: in_force(service, name))
-
-    answer = apply(plane, config_map(name, BAD["unknown field"][0]))
-
-    assert denial(name, BAD["unknown field"][1]) in answer.err
-    assert "at most 1 per pod is allowed" in create_capped_pod(plane, name).err
-
-
 @pytest.mark.parametrize(
     ("namespace", "labels"),
     [(OURS, {}), (OURS, {"gpu-usher.io/policy": "false"}), ("default", LABELS)],
@@ -176,57 +162,6 @@ def test_config_map_that_holds_no_policies_never_reaches_us(
         answer = apply(plane, config_map(name, "spec: {", namespace, labels))
 
     assert (answer.code, calls, policy_error(service)) == (0, [0, 0], None)
-
-
-def test_label_put_on_a_bad_config_map_is_refused(plane: ControlPlane, service: Service, name: str) -> None:
-    """F131: with the label it would become a source of policies."""
-    assert apply(plane, config_map(name, BAD["unknown product"][0], labels={})).code == 0
-
-    answer = plane.kubectl("label", "configmap", name, "-n", OURS, "gpu-usher.io/policy=true")
-
-    assert denial(name, BAD["unknown product"][1]) in answer.err
-    assert policy_error(service) is None
-
-
-@pytest.fixture
-def bad_config_map(plane: ControlPlane, service: Service, name: str) -> Iterator[str]:
-    """A bad ConfigMap with a finalizer, created while no webhook was installed; the webhooks are installed again."""
-    remove_webhooks(plane)
-    bad = config_map(name, BAD["unknown product"][0], finalizers=["example.com/held"], annotations={"a": "1"})
-    eventually("no webhook stops it", lambda: apply(plane, bad).code == 0)
-    install_webhooks(plane, service)
-    probe = config_map("probe", "x: 1")
-    eventually("they are asked again", lambda: DENIED in apply(plane, probe, dry_run=True).err)
-    yield name
-    plane.api.client.patch(f"{CONFIG_MAPS}/{name}", json={"metadata": {"finalizers": None}},
-                           headers={"Content-Type": "application/merge-patch+json"})  # fmt: skip
-
-
-CHANGES: dict[str, Object] = {"finalizer": {"finalizers": None}, "annotation": {"annotations": {"a": None, "b": "2"}}}
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_metadata_of_a_bad_config_map_can_be_changed(plane: ControlPlane, bad_config_map: str, what: str) -> None:
-    """F131: its data stay as they are, and a finalizer must be removable whatever the data are."""
-    change = json.dumps({"metadata": CHANGES[what]})
-
-    answer = plane.kubectl("patch", "configmap", bad_config_map, "-n", OURS, "--type=merge", "-p", change)
-
-    assert answer == KubectlResult(0, f"configmap/{bad_config_map} patched\n", "")
-
-
-def test_bad_config_map_can_be_mended_and_stops_no_other(
-    plane: ControlPlane, service: Service, bad_config_map: str
-) -> None:
-    """F131: a mistake of another source does not refuse a good edit."""
-    eventually("the mistake is named", lambda: UNKNOWN in str(policy_error(service)))
-    other = f"{bad_config_map}-other"
-    good = apply(plane, config_map(other, capping_policy(other)))
-
-    mended = apply(plane, config_map(bad_config_map, capping_policy(bad_config_map)))
-
-    assert (good.code, mended.code) == (0, 0), good.err + mended.err
-    eventually("both are in force", lambda: in_force(service, bad_config_map) and in_force(service, other))
 
 
 def test_edit_passes_while_we_are_down_and_the_last_good_set_stays_once_we_are_back(
@@ -276,11 +211,3 @@ def test_good_object_passes_and_takes_effect(plane: ControlPlane, name: str) -> 
 
     assert answer == KubectlResult(0, f"gpupolicy.gpu-usher.io/{name} created\n", "")
     eventually("it rules on the next pod", lambda: "at most 1 per pod is allowed" in create_capped_pod(plane, name).err)
-
-
-def test_object_of_a_name_that_is_taken_is_refused(plane: ControlPlane, service: Service) -> None:
-    """F131: a policy of the directory has the name."""
-    answer = apply(plane, gpu_policy("training", {"priority": 9}))
-
-    assert "gpupolicy training: metadata.name: training is taken by training.yaml" in answer.err
-    assert policy_error(service) is None

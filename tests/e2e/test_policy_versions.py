@@ -17,7 +17,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cluster.files import shipped_policies
 from app.policy.schema import STORAGE_VERSION, VERSIONS
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import KubectlResult, Object
@@ -30,11 +29,6 @@ ALPHA, BETA = VERSIONS
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpupolicies.gpu-usher.io"
 COMPONENTS = DEPLOY / "components"
 PAGE = ROOT / "docs" / "reference" / "stability.md"
-SHIPPED = [
-    document
-    for path in sorted(shipped_policies().glob("*.yaml"))
-    for document in yaml.safe_load_all(path.read_text("utf-8"))
-]
 
 
 def definition(*versions: str, storage: str = STORAGE_VERSION) -> Object:
@@ -147,11 +141,6 @@ def written(body: bytes) -> str:
     return json.dumps([document["spec"], kept])
 
 
-def spec_text(plane: ControlPlane, name: str, version: str) -> str:
-    """Return the text of a spec as it is stored, with the order of its members."""
-    return json.dumps(plane.api.get(f"{collection(version)}/{name}")["spec"])
-
-
 def contains(stored: Any, written: Any) -> bool:
     """Tell whether all that was written is stored; the API server adds defaults."""
     if isinstance(written, dict):
@@ -159,19 +148,6 @@ def contains(stored: Any, written: Any) -> bool:
     if isinstance(written, list):
         return len(stored) == len(written) and all(map(contains, stored, written))
     return bool(stored == written) and type(stored) is type(written)
-
-
-def whole(schema: Object) -> Any:
-    """Write a value that has every member of a structural schema."""
-    if "enum" in schema:
-        return schema["enum"][-1]
-    if schema["type"] == "object" and "properties" in schema:
-        return {name: whole(member) for name, member in schema["properties"].items()}
-    if schema["type"] == "object":
-        return {"example.com/key": whole(schema["additionalProperties"])}
-    if schema["type"] == "array":
-        return [whole(schema["items"])]
-    return {"string": "a", "integer": schema.get("maximum", 7), "number": 0.5, "boolean": True}[schema["type"]]
 
 
 def values(schema: Object) -> st.SearchStrategy[Any]:
@@ -196,35 +172,6 @@ def values(schema: Object) -> st.SearchStrategy[Any]:
         "number": st.sampled_from([schema.get("minimum", 0), 0.25, schema.get("maximum", 1)]),
         "boolean": st.booleans(),
     }[kind]
-
-
-WHOLE = gpu_policy("every-field", ALPHA, **whole(SPEC))
-
-
-@pytest.mark.parametrize("document", [*SHIPPED, WHOLE], ids=lambda document: document["metadata"]["name"])
-def test_policy_is_the_same_in_both_versions_and_stays_so_when_it_is_applied_in_the_other(
-    plane: ControlPlane, document: Object
-) -> None:
-    """F131: byte for byte, by kubectl; each edit by the other version changes neither spec nor generation."""
-    name = document["metadata"]["name"]
-    labelled = {**document, "metadata": {"name": name, "labels": {"team": "ml"}, "annotations": {"note": "ä: #1"}}}
-    assert apply(plane, labelled).code == 0
-    stored, text = plane.api.get(f"{collection(ALPHA)}/{name}"), spec_text(plane, name, ALPHA)
-
-    both(plane, name)
-    assert contains(stored["spec"], document["spec"])
-    for version in (BETA, ALPHA):
-        assert apply(plane, {**labelled, "apiVersion": f"gpu-usher.io/{version}"}).code == 0
-        again = plane.api.get(f"{collection(version)}/{name}")
-        assert [again["metadata"][key] for key in ("uid", "generation", "labels")] == [
-            stored["metadata"][key] for key in ("uid", "generation", "labels")
-        ]
-        assert again["metadata"]["annotations"]["note"] == "ä: #1"
-        assert {spec_text(plane, name, ALPHA), spec_text(plane, name, BETA)} == {text}
-    shown = plane.kubectl("get", f"gpupolicies.{BETA}.gpu-usher.io", name, "-o", "yaml").out
-    unversioned = re.sub(r"\n  resourceVersion: .*", "", shown)
-    assert plane.kubectl("replace", "-f", "-", stdin=unversioned).code == 0
-    assert {spec_text(plane, name, ALPHA), spec_text(plane, name, BETA)} == {text}
 
 
 @settings(max_examples=200, deadline=None)
@@ -296,22 +243,6 @@ def set_in_force(service: Service) -> str:
     """Return the hash of the policies in force."""
     digest: str = service.health()["policies"]["hash"]
     return digest
-
-
-def test_service_follows_objects_of_both_versions(plane: ControlPlane, service: Service) -> None:
-    """F76, F131: also edits by the other version; the conditions are those of `kubectl get`."""
-    for name, version in (("older", ALPHA), ("newer", BETA)):
-        assert apply(plane, gpu_policy(name, version, priority=60)).code == 0
-    accepted = {"older": ["True", "InForce"], "newer": ["True", "InForce"]}
-    eventually("both are in force", lambda: columns(plane) == accepted)
-    before = set_in_force(service)
-
-    assert apply(plane, gpu_policy("older", BETA, priority=61)).code == 0
-    eventually("the edit is in force", lambda: set_in_force(service) != before)
-    assert apply(plane, gpu_policy("older", ALPHA, priority=60)).code == 0
-    eventually("it is taken back", lambda: set_in_force(service) == before)
-
-    assert b'"reason":"InForce"' in both(plane, "newer")
 
 
 def checks(plane: ControlPlane) -> dict[str, Object]:
@@ -453,14 +384,3 @@ def test_stored_objects_are_migrated_by_the_commands_of_the_page(plane: ControlP
     assert (stored_versions(plane), checks(plane)) == ([ALPHA], {})
     with installed(plane, definition(ALPHA)):
         assert len(columns(plane)) == 2
-
-
-def test_commands_of_the_page_need_no_objects(plane: ControlPlane) -> None:
-    """F131."""
-    with installed(plane, definition(storage=BETA)):
-        done = shell(plane, STRICT + "\n".join(COMMANDS))
-
-        assert done.returncode == 0, done.stderr
-        assert stored_versions(plane) == [BETA]
-    assert shell(plane, STRICT + "\n".join(COMMANDS)).returncode == 0
-    assert stored_versions(plane) == [ALPHA]

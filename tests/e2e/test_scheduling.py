@@ -7,16 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.controlplane.cluster import ControlPlane
-from tests.controlplane.fleet import add_nodes, node_object, pod_path
+from tests.controlplane.fleet import add_nodes, pod_path
 from tests.controlplane.kubectl import Object
-from tests.e2e.mixed import REQUESTS, PodRequest, call_extender, fleet, serves, winners
-from tests.e2e.offers import dra_path, keeps_extended_resources
+from tests.e2e.mixed import REQUESTS, PodRequest, fleet, serves, winners
 from tests.e2e.stage import (
     OURS,
     Service,
     create_namespace,
     create_pod,
-    eventually,
     gpu_pod,
     install_webhooks,
     read_pod,
@@ -28,8 +26,6 @@ from tests.e2e.stage import (
 
 NODES = 50
 GPU = "nvidia.com/gpu"
-GHOST = "labels promise GPUs that the node does not offer: wants nvidia.com/gpu"
-FOR_CLAIMS = "a DRA driver serves the node's GPUs, to claims only: wants nvidia.com/gpu"
 RUNTIME_CLASS = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 ADMITTED, BARE = "admitted", "bare"
 """Namespaces for which the webhooks are called, and for which not: there the extender alone decides."""
@@ -101,22 +97,6 @@ def test_node_that_we_score_best_is_the_one_chosen(
     create_pod(plane, pod)
 
     assert wait_for_node(plane, pod) in best
-
-
-def test_single_node_answers_need_no_prioritize(plane: ControlPlane, scoring: Service) -> None:
-    """See docs/reference/scores.md#shortlist."""
-    with serving(plane, "single", shortlist="1") as single:
-        start_scheduler(plane, single, name="single")
-        pod = with_tolerations(gpu_pod("single", BARE, annotations={"products": "H100"}))
-        pod["spec"]["schedulerName"] = "single"
-        best = winners(scoring, pod, offering_nodes(plane))
-
-        create_pod(plane, pod)
-
-        assert wait_for_node(plane, pod) in best
-        assert single.calls("filter") == 1
-        assert single.calls("prioritize") == 0
-        plane.stop("single")
 
 
 @pytest.mark.usefixtures("scoring")
@@ -203,45 +183,3 @@ def test_extender_that_is_down_holds_gpu_pods_until_it_is_back(plane: ControlPla
     assert not read_pod(plane, pod)["spec"].get("nodeName")
     service.restart()
     assert wait_for_node(plane, pod, 60)
-
-
-def test_node_served_by_dra_is_no_ghost(plane: ControlPlane, service: Service) -> None:
-    """F135: it has allocatable 0 beside ResourceSlices of a class that serves nvidia.com/gpu.
-
-    An API server that keeps no extendedResourceName (KEP-5004) has no such class, and its GPUs are for claims alone.
-    """
-    expected = None if keeps_extended_resources(plane) else FOR_CLAIMS
-    add_nodes(plane.api, [node_object("dra-0", offers={"nvidia.com/gpu": 0})])
-    group = dra_path(plane)
-    pod = gpu_pod("asks", "default", annotations={"products": "H100"})
-    eventually("the node is seen", lambda: refusal_of(service, pod, "dra-0") == GHOST)
-
-    plane.api.create(
-        f"{group}/deviceclasses",
-        {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}},
-    )
-    device = {
-        "name": "gpu-0",
-        "attributes": {
-            "productName": {"string": "NVIDIA H100 80GB HBM3"},
-            "driverVersion": {"version": "570.124.6"},
-            "cudaDriverVersion": {"version": "12.8.0"},
-            "cudaComputeCapability": {"version": "9.0.0"},
-        },
-        "capacity": {"memory": {"value": "81559Mi"}},
-    }
-    pool = {"name": "dra-0", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "dra-0", "pool": pool, "devices": [device]}
-    plane.api.create(f"{group}/resourceslices", {"metadata": {"name": "dra-0"}, "spec": spec})
-
-    eventually("the slice is taken in", lambda: service.health()["caches"]["resourceslices"]["objects"] == 1)
-    eventually("the node is judged by its slice", lambda: refusal_of(service, pod, "dra-0") == expected)
-    for path in (f"{group}/resourceslices/dra-0", f"{group}/deviceclasses/gpu.nvidia.com", "/api/v1/nodes/dra-0"):
-        plane.api.delete(path)  # with the class, DRA would serve every GPU pod
-
-
-def refusal_of(service: Service, pod: Object, node: str) -> str | None:
-    """Ask filter about one node, and return its reason, or None if the node fits."""
-    answer = call_extender(service, "filter", pod, [node])
-    reason: str | None = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}.get(node)
-    return reason

@@ -190,15 +190,3 @@ def test_scheduler_beside_it_may_bind(binaries: Binaries, identities: Identities
     scheduler = Kubectl(binaries.command("kubectl"), identities.scheduler)
     assert _may(scheduler, "", "pods/binding", "create", "team-a")
     assert _may(scheduler, "", "pods", "delete", "team-a")
-
-
-def test_extender_is_another_account_than_the_pods(binaries: Binaries, identities: Identities) -> None:
-    """F104: the audit log distinguishes the two containers by their accounts."""
-    names = []
-    for kubeconfig in (identities.extender, identities.scheduler):
-        result = Kubectl(binaries.command("kubectl"), kubeconfig)("auth", "whoami", "-o", "json")
-        assert result.code == 0, result.err
-        names.append(json.loads(result.out)["status"]["userInfo"]["username"])
-
-    prefix = "system:serviceaccount:gpu-usher:gpu-usher"
-    assert names == [f"{prefix}-extender", f"{prefix}-scheduler"]

@@ -15,7 +15,6 @@ from tests.e2e.stage import (
     eventually,
     gpu_pod,
     install_webhooks,
-    remove_webhooks,
     serving,
 )
 from tests.telemetry.rulefile import APISERVER
@@ -31,28 +30,6 @@ def service(plane: ControlPlane) -> Iterator[Service]:
     add_nodes(plane.api, [node_object("h100-0"), node_object("t4-0", "Tesla-T4", "535.104.05", {"nvidia.com/gpu": 4})])
     with serving(plane) as running:
         yield running
-
-
-def slipped_counts(service: Service) -> tuple[float, float]:
-    kinds = ("unadmitted", "misplaced")
-    unadmitted, misplaced = (service.metric("gpu_usher_slipped_pods", kind=kind) for kind in kinds)
-    return unadmitted, misplaced
-
-
-def test_pods_that_run_past_us_are_counted_until_they_go(plane: ControlPlane, service: Service) -> None:
-    """P11, F98: one is created while no webhook is installed, one names a node that its annotations refuse."""
-    namespace = create_namespace(plane, "slipping")
-    create_pod(plane, gpu_pod("before", namespace, nodeName="h100-0"))
-    install_webhooks(plane, service)
-    create_pod(plane, gpu_pod("fine", namespace, nodeName="h100-0"))
-    create_pod(plane, gpu_pod("pinned", namespace, nodeName="t4-0", annotations={"products": "H100"}))
-
-    eventually("both are counted", lambda: slipped_counts(service) == (1, 1))
-    for name in ("before", "pinned"):
-        plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
-
-    eventually("none is left", lambda: slipped_counts(service) == (0, 0))
-    remove_webhooks(plane)
 
 
 def test_metrics_that_alerts_ask_of_the_api_server_are_there_with_their_labels(

@@ -21,9 +21,7 @@ from tests.e2e.stage import (
     install_webhooks,
     plain_pod,
     serving,
-    tolerated,
     wait_for_node,
-    wait_for_refusal,
 )
 
 GPU, SLICE, SHARE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"
@@ -136,24 +134,6 @@ def test_pod_finds_its_node_by_labels_and_taints_alone(
     create_pod(plane, pod)
 
     assert wait_for_node(plane, pod) in node
-
-
-def test_taint_of_a_team_or_of_spot_nodes_is_never_tolerated(plane: ControlPlane) -> None:
-    """F3, S9: only keys on the allow-list are; the key of AKS is added where a node that could serve the pod has it."""
-    pod = create_pod(plane, plain_pod(WHERE, name="any", schedulingGates=[{"name": "example.com/wait"}]))
-
-    keys = {toleration["key"] for toleration in tolerated(pod)}
-    assert keys == {GPU, "sku"}
-    assert all(toleration["operator"] == "Equal" or toleration["key"] == GPU for toleration in tolerated(pod))
-
-
-def test_gpu_of_a_team_is_never_taken(plane: ControlPlane) -> None:
-    """F3: the only H100 has the taint dedicated=red."""
-    pod = plain_pod(WHERE, name="h100", annotations={"products": "H100"})
-
-    create_pod(plane, pod)
-
-    assert "untolerated taint" in wait_for_refusal(plane, pod)
 
 
 @pytest.mark.parametrize(

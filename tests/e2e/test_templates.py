@@ -13,24 +13,19 @@ from tests.builders import container, policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object
 from tests.controlplane.kubectl import KubectlResult, Object
-from tests.controlplane.module_files import checks_stateful_sets
 from tests.e2e.stage import (
     Service,
     counted_calls,
     create_namespace,
-    decision,
     eventually,
     install_webhooks,
     own_policies,
     plain_pod,
-    pods_of,
     serving,
-    tolerated,
 )
 
 GPU = "nvidia.com/gpu"
 TAINTS = [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in ((GPU, "present"), ("dedicated", "a"))]
-COPIED = {**TAINTS[0], "operator": "Equal"}
 FLEET = (
     node_object("h100", taints=TAINTS),
     node_object("t4", "Tesla-T4", offers={GPU: 4}, taints=TAINTS),
@@ -47,7 +42,6 @@ IDLE: Mapping[str, tuple[str, Object]] = {
     "CronJob": ("batch/v1", {"schedule": "0 0 1 1 *", "suspend": True}),
 }
 """Workloads by kind whose controllers create no pod, so that only the test's own calls are counted."""
-RESTARTED = ("Deployment", "StatefulSet", "DaemonSet")
 SCALED = ("Deployment", "StatefulSet", "ReplicaSet")
 BOTH: Object = {"limits": {GPU: "2"}, "requests": {GPU: "2"}}
 COPY = f"main: {GPU} limits set to 2 as in requests: the API server refuses requests without limits"
@@ -132,39 +126,6 @@ def test_requests_only_template_is_given_limits_and_nothing_else(
     assert not [key for key in made["metadata"].get("annotations") or {} if key.startswith(PREFIX)]
 
 
-BUSY: Mapping[str, Object] = {
-    "Deployment": {"replicas": 1},
-    "StatefulSet": {"replicas": 1},
-    "DaemonSet": {"minReadySeconds": 1},  # on the CPU node, as its controller judges taints by the template
-    "ReplicaSet": {"replicas": 1},
-    "Job": {"suspend": False},
-}
-
-
-@pytest.mark.parametrize("kind", BUSY)
-def test_pods_made_of_a_repaired_template_are_complete(plane: ControlPlane, namespace: str, kind: str) -> None:
-    """F18, F3: the pod gets what its template leaves out, but no toleration of a team's taint."""
-    assert plane.kubectl.create(workload(kind, namespace, BUSY[kind], requests={GPU: 2})).code == 0
-
-    eventually("its pod is made", lambda: pods_of(plane, namespace))
-
-    (pod,) = pods_of(plane, namespace)
-    assert pod["spec"]["containers"][0]["resources"] == BOTH
-    assert (pod["spec"]["runtimeClassName"], tolerated(pod)) == ("nvidia", [COPIED])
-    assert decision(pod)["actions"] == ["runtimeClassName set to nvidia", f"toleration added for {GPU}"]
-
-
-@pytest.mark.parametrize("kind", IDLE)
-def test_without_us_the_api_server_refuses_such_a_template(plane: ControlPlane, exempt: str, kind: str) -> None:
-    """F18: this is why the rules of the webhooks include workloads."""
-    answer = plane.kubectl.create(workload(kind, exempt, requests={GPU: 2}))
-
-    path = f"spec.{'jobTemplate.spec.' if kind == 'CronJob' else ''}template.spec.containers[0].resources.limits"
-    words = f"{path}: Required value: Limit must be set for non overcommitable resources"
-    refusal = KubectlResult(1, "", f'The {kind} "w" is invalid: {words}\n')
-    assert answer == refusal or (kind == "StatefulSet" and not checks_stateful_sets())
-
-
 DENIED = 'admission webhook "mutate.gpu-usher.io" denied the request: gpu-usher: '
 UNFIT: Mapping[str, dict[str, Any]] = {
     f"container main asks for a fraction of {GPU}, ": {"limits": {GPU: "500m"}},
@@ -182,15 +143,6 @@ def test_template_that_makes_no_pod_is_denied_at_once(plane: ControlPlane, names
     assert answer.err.startswith(f'Error from server (Forbidden): error when creating "STDIN": {DENIED}{why}')
 
 
-@pytest.mark.parametrize("kind", IDLE)
-def test_template_with_unequal_amounts_is_repaired(plane: ControlPlane, namespace: str, kind: str) -> None:
-    """F18, F7."""
-    answer = plane.kubectl.create(workload(kind, namespace, requests={GPU: 1}, limits={GPU: 2}))
-
-    assert answer.warnings == [f"main: {GPU} requests set to 2 as in limits: requests must equal limits"]
-    assert amounts(plane.api.get(path_of(kind, namespace))) == BOTH
-
-
 @pytest.mark.parametrize("server_side", [[], ["--server-side"]], ids=["client", "server"])
 @pytest.mark.parametrize("kind", IDLE)
 def test_template_can_be_applied_again(plane: ControlPlane, namespace: str, kind: str, server_side: list[str]) -> None:
@@ -204,27 +156,6 @@ def test_template_can_be_applied_again(plane: ControlPlane, namespace: str, kind
     second = plane.api.get(path_of(kind, namespace))
     assert (again.code, again.out.split()[-1]) == (0, "serverside-applied" if server_side else "unchanged"), again.err
     assert (first["spec"], first["metadata"].get("generation")) == (second["spec"], second["metadata"]["generation"])
-
-
-@pytest.mark.parametrize("kind", SCALED)
-def test_repaired_workload_scales(plane: ControlPlane, namespace: str, kind: str) -> None:
-    """F18."""
-    plane.kubectl.create(workload(kind, namespace, requests={GPU: 2}))
-
-    assert plane.kubectl("scale", kind, "w", "-n", namespace, "--replicas=1").code == 0
-
-    eventually("its pod is made", lambda: pods_of(plane, namespace))
-
-
-@pytest.mark.parametrize("kind", RESTARTED)
-def test_repaired_workload_restarts(plane: ControlPlane, namespace: str, kind: str) -> None:
-    """F18: `rollout restart` adds an annotation, so that the template is reviewed again without a change."""
-    plane.kubectl.create(workload(kind, namespace, requests={GPU: 2}))
-
-    answer = plane.kubectl("rollout", "restart", kind, "w", "-n", namespace)
-
-    assert answer == KubectlResult(0, f"{resource(kind)} restarted\n", "")
-    assert amounts(plane.api.get(path_of(kind, namespace))) == BOTH
 
 
 @pytest.mark.parametrize("kind", [kind for kind in IDLE if kind != "Job"])
@@ -268,24 +199,3 @@ def test_template_is_asked_about_where_it_concerns_gpus(
         return counts
 
     eventually(f"it costs {expected} calls", lambda: calls() == expected)
-
-
-@pytest.mark.parametrize("kind", IDLE)
-def test_runtime_class_that_is_not_there_is_warned_of(plane: ControlPlane, namespace: str, kind: str) -> None:
-    """F18, F6: the API server accepts the template, and would refuse every pod of it."""
-    answer = plane.kubectl.create(workload(kind, namespace, runtimeClassName="nvidia-cdi"))
-
-    words = "RuntimeClass nvidia-cdi does not exist: no pod of this template would be created"
-    assert answer == KubectlResult(0, f"{resource(kind)} created\n", f"Warning: {words}\n")
-
-
-@pytest.mark.parametrize("flags", [[], ["--server-side"]], ids=["client", "server"])
-def test_dry_run_shows_the_template_and_stores_nothing(plane: ControlPlane, namespace: str, flags: list[str]) -> None:
-    """F18, F7."""
-    words = (*flags, "--dry-run=server", "-o", "json")
-
-    shown = apply(plane, workload("Deployment", namespace, requests={GPU: 2}), *words)
-
-    assert (shown.code, shown.warnings) == (0, [COPY])
-    assert amounts(json.loads(shown.out)) == BOTH
-    assert plane.api.client.get(path_of("Deployment", namespace)).status_code == 404

@@ -13,9 +13,8 @@ from app.tls.authority import make_authority
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import free_port
-from tests.e2e.certificate_stage import MUTATING, VALIDATING
 from tests.e2e.stage import Service, counted_calls, create_namespace, eventually, install_webhooks, pods_of, serving
-from tests.e2e.test_doctor import doctor, findings_in, patched_object, replaced
+from tests.e2e.test_doctor import doctor, findings_in
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 UNKNOWN = base64.b64encode(make_authority(now()).certificate).decode()
@@ -57,33 +56,6 @@ def test_pod_that_our_webhooks_admit_is_no_finding_and_is_not_stored(plane: Cont
     assert about_the_pod(findings) == []
     assert min(calls) >= 1
     assert pods_of(plane, "default") == []
-
-
-def test_ca_that_another_controller_wrote_is_the_first_problem(plane: ControlPlane, service: Service) -> None:
-    """The webhooks are named by URL; a second installation wrote its own CA into them."""
-    assert service.ready()
-    operations = [replaced(f"/webhooks/{index}/clientConfig/caBundle", UNKNOWN) for index in (0, 1)]
-    with patched_object(plane, MUTATING, *operations), patched_object(plane, VALIDATING, *operations[:1]):
-        eventually("the API server calls with it", lambda: about_the_pod(found(plane)))
-        first, *others = found(plane)
-        unseen = found(plane, user="gpu-usher")
-
-    assert first["level"] == "problem"
-    assert 'failed calling webhook "validate.gpu-usher.io"' in first["what"]
-    assert "x509: certificate signed by unknown authority" in first["what"]
-    assert about_the_pod(others) == []
-    assert about_the_pod(unseen) == []  # it may not create pods
-    eventually("it is called again", lambda: not about_the_pod(found(plane)))
-
-
-def test_webhook_that_fails_open_and_is_not_called_is_advice(plane: ControlPlane, service: Service) -> None:
-    assert service.ready()
-    with patched_object(plane, MUTATING, replaced("/webhooks/0/clientConfig/url", "https://127.0.0.1:1/mutate")):
-        eventually("it is not called", lambda: about_the_pod(found(plane)))
-        [finding] = about_the_pod(found(plane))
-
-    assert (finding["check"], finding["level"]) in {("GPUPodNotReviewed", "advice"), ("Certificate", "problem")}
-    eventually("it is called again", lambda: not about_the_pod(found(plane)))
 
 
 @pytest.mark.parametrize(

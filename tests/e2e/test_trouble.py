@@ -77,7 +77,7 @@ def without_api_server(plane: ControlPlane) -> Iterator[None]:
         plane.start_apiserver()
 
 
-@pytest.mark.parametrize("role", ["admission", "all"])
+@pytest.mark.parametrize("role", ["all", pytest.param("admission", marks=pytest.mark.long)])
 def test_started_before_the_api_server_we_serve_admission_and_wait_for_the_rest(plane: ControlPlane, role: str) -> None:
     """Fault 1: the log has one line per kind, however often it is tried; the view comes with the API server.
 
@@ -179,7 +179,9 @@ def test_cluster_that_starts_without_us_gets_its_nodes_and_system_pods(plane: Co
     assert back.status_code == 201
 
 
-@pytest.mark.parametrize("file", EMERGENCIES)
+@pytest.mark.parametrize(
+    "file", ["README.md", pytest.param("components/monitoring/rules.yaml", marks=pytest.mark.long)]
+)
 def test_configurations_left_behind_hold_gpu_pods_until_one_command(plane: ControlPlane, file: str) -> None:
     """Fault 59: the service was deleted first; the command is the one that the documents give."""
     namespace = create_namespace(plane, f"left-behind-{len(file)}")

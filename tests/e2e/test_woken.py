@@ -5,7 +5,6 @@ Each pod selects one node by a label, and waits out its back-off before the chan
 that admission writes, so that kube-scheduler itself refuses most nodes; in the other one all is left to the extender.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -16,7 +15,6 @@ from tests.builders import policy
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, node_object, pod_path
 from tests.controlplane.kubectl import Object
-from tests.controlplane.processes import wait_until
 from tests.dra.makes import device, device_class, slice_of
 from tests.e2e.offers import dra_path
 from tests.e2e.refusals import POLICIES, REFUSALS, Refusal
@@ -99,7 +97,7 @@ def waiting(plane: ControlPlane, name: str, where: str) -> Object:
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("row", REFUSALS, ids=lambda row: row.code)
 def test_refused_pod_is_woken_in_time(plane: ControlPlane, service: Service, row: Refusal, where: str) -> None:
-    """F140."""
+    """F140, F162."""
     name = name_of(row, where)
     pod = waiting(plane, name, where)
     explanation = service.explain({"namespace": where, "name": name}, nodes="true")
@@ -111,49 +109,6 @@ def test_refused_pod_is_woken_in_time(plane: ControlPlane, service: Service, row
 
     assert row.code in reasons
     assert seconds < float("inf")
-
-
-def report(plane: ControlPlane, name: str, status: str) -> None:
-    """Write a condition as NVSentinel does; a merge patch replaces all conditions."""
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    fault = {"type": FAULT, "status": status, "reason": f"{FAULT}IsNotHealthy", "message": "ErrorCode:79"}
-    plane.api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [ready, fault]}})
-
-
-FAULT = "SysLogsXIDError"
-
-
-@pytest.mark.parametrize("where", PLACES)
-def test_pod_refused_for_a_condition_is_woken_once_it_ends(plane: ControlPlane, service: Service, where: str) -> None:
-    """F140, F72."""
-    name = f"condition-{where}"
-    add_nodes(plane.api, [node_object(name, conditions={FAULT: "True"}, labels={"turn": name})])
-    pod = gpu_pod(name, where, nodeSelector={"turn": name})
-    create_pod(plane, pod)
-    wait_for_refusal(plane, pod)
-    reference = {"namespace": where, "name": name}
-    wait_until("explain names it", lambda: FAULT in json.dumps(service.explain(reference)["primary"]), PATIENCE_SECONDS)
-
-    seconds = seconds_until_bound(plane, pod, lambda: report(plane, name, "False"), PATIENCE_SECONDS)
-    print(f"WOKEN | GPUUnhealthy | {where} | condition | {seconds:.2f}")
-
-    assert seconds < float("inf")
-
-
-def test_condition_is_in_the_verdict_while_the_pod_waits(plane: ControlPlane, service: Service) -> None:
-    """F72: the refusal follows the condition both ways; the median of five times is printed."""
-    add_nodes(plane.api, [node_object("reported", labels={"turn": "reported"})])
-    pod = gpu_pod("asked", WITHOUT, nodeSelector={"turn": "reported"})
-    wait_until("it is known", lambda: service.explain(pod)["fits"] == 1, PATIENCE_SECONDS)
-    taken = []
-    for _ in range(5):
-        began = time.monotonic()
-        report(plane, "reported", "True")
-        wait_until("it is refused", lambda: service.explain(pod)["fits"] == 0, PATIENCE_SECONDS)
-        taken.append(time.monotonic() - began)
-        report(plane, "reported", "False")
-        wait_until("it fits again", lambda: service.explain(pod)["fits"] == 1, PATIENCE_SECONDS)
-    print(f"CONDITION | verdict after {sorted(taken)[2]:.2f} s")
 
 
 EVENTS: Mapping[str, Callable[[ControlPlane, Object], object]] = {
@@ -203,6 +158,7 @@ def bystander() -> Object:
     return gpu_pod("bystander", "default", {"cpu": "1"}, nodeName=BYSTANDER, schedulerName="nobody")
 
 
+@pytest.mark.long
 def test_events_that_wake_a_refused_pod(plane: ControlPlane, service: Service) -> None:
     """F140: whether kube-scheduler asks again is seen by the calls of filter."""
     where = WITHOUT

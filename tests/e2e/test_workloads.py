@@ -23,7 +23,6 @@ from tests.e2e.stage import (
     install_webhooks,
     plain_pod,
     pods_of,
-    read_pod,
     serving,
     tolerated,
 )
@@ -140,40 +139,6 @@ def test_denied_pod_of_a_workload_shows_our_words_in_an_event(plane: ControlPlan
     remove(plane, kind, namespace)
 
 
-def test_deployment_whose_pods_are_denied_says_so_in_its_condition(plane: ControlPlane, namespace: str) -> None:
-    """F8: `kubectl get deployment -o yaml` and rollout tools read this condition."""
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/w"
-
-    def failure() -> list[Object]:
-        conditions = plane.api.get(path)["status"].get("conditions") or []
-        return [condition for condition in conditions if condition["type"] == "ReplicaFailure"]
-
-    create_denied_workload(plane, "Deployment", namespace)
-    eventually("the condition is there", failure)
-
-    (failed,) = failure()
-    assert (failed["status"], failed["reason"], failed["message"].endswith(WORDS)) == ("True", "FailedCreate", True)
-    remove(plane, "Deployment", namespace)
-
-
-def test_daemonset_makes_no_pod_for_a_tainted_node_that_its_template_does_not_tolerate(
-    plane: ControlPlane, namespace: str
-) -> None:
-    """F18, a limit: the controller judges taints by the template, of which only amounts are repaired. We warn of it."""
-
-    def status() -> Object:
-        status_now: Object = plane.api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/w")["status"]
-        return status_now
-
-    result = plane.kubectl.create(workload("DaemonSet", namespace))
-    eventually("its controller has counted", lambda: status()["currentNumberScheduled"])
-
-    (pod,) = pods_of(plane, namespace)
-    assert status()["desiredNumberScheduled"] == 1
-    assert "'t4'" in str(pod["spec"]["affinity"])
-    assert "its pods stay off tainted nodes" in result.err
-
-
 DEVICE_PLUGIN = {
     "priorityClassName": "system-node-critical",
     "runtimeClassName": "nvidia",
@@ -232,16 +197,6 @@ def exempt_twin(plane: ControlPlane, pod: Object) -> Object:
     """Create the same pod in an exempt namespace, and return what is written in it."""
     exempt = create_namespace(plane, f"{pod['metadata']['namespace']}-exempt", **{"gpu-usher.io/ignore": "true"})
     return authored_fields(create_pod(plane, {**pod, "metadata": {**pod["metadata"], "namespace": exempt}}))
-
-
-def test_pod_that_asks_for_zero_gpus_is_left_as_it_is(plane: ControlPlane, namespace: str) -> None:
-    """P33, F9: kubernetes#125426."""
-    pod = plain_pod(namespace, {GPU: 0, "cpu": 1})
-
-    answer = plane.kubectl.create(pod)
-
-    assert answer == KubectlResult(0, "pod/p created\n", "")
-    assert exempt_twin(plane, pod) == authored_fields(read_pod(plane, pod))
 
 
 RICH: dict[str, Any] = {

@@ -80,7 +80,7 @@ def test_instances_fit_just_where_some_place_is_left_for_each(product: str) -> N
     """F60, P13: one GPU of every product, with any layout on it."""
     names = sorted(knowledge().geometry[product].slots)
 
-    @settings(max_examples=120, derandomize=True, deadline=None)
+    @settings(max_examples=40, derandomize=True, deadline=None)
     @given(occupied(product), st.lists(st.sampled_from(names), max_size=5))
     def run(one: GPULayout, profiles: list[str]) -> None:
         check([one], profiles)
@@ -96,7 +96,7 @@ def test_instances_fit_on_a_node_just_where_some_gpu_has_a_place_for_each(produc
     names = sorted(knowledge().geometry[product].slots)
     other = st.sampled_from(GEOMETRIES).flatmap(occupied)
 
-    @settings(max_examples=60, derandomize=True, deadline=None)
+    @settings(max_examples=24, derandomize=True, deadline=None)
     @given(st.lists(occupied(product), min_size=1, max_size=2), other, st.lists(st.sampled_from(names), max_size=4))
     def run(some: list[GPULayout], one: GPULayout, profiles: list[str]) -> None:
         check([*some, one], profiles)

@@ -83,7 +83,7 @@ def rounds_of(samples: st.SearchStrategy[MetricSample]) -> st.SearchStrategy[lis
 ROUNDS = st.one_of(rounds_of(XIDS), rounds_of(LINKS), rounds_of(st.one_of(XIDS, LINKS, COUNTS)))
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(ROUNDS)
 def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[MetricSample]]]) -> None:
     """F72: evaluating poll by poll gives the same result as reading the whole history."""

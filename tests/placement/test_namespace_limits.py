@@ -171,11 +171,11 @@ class Scene:
 LIMIT = {"h": 16, "a": 8}
 
 
-@pytest.mark.parametrize(("lag", "seed"), [(0, 1), (0, 2), (1, 3), (4, 4)])
+@pytest.mark.parametrize(("lag", "seed"), [(0, 1), (4, 4)])
 def test_two_replicas_keep_limits_but_for_bindings_not_yet_seen(tmp_path: Path, lag: int, seed: int) -> None:
-    """F162, F65: 2,000 pods come and go; beyond a limit is at most what was bound unseen, and it is counted."""
+    """F162, F65: 1,000 pods come and go; beyond a limit is at most what was bound unseen, and it is counted."""
     scene, random, refused = Scene(tmp_path, lag, seed), Random(seed), 0
-    for number in range(2_000):
+    for number in range(1_000):
         if scene.schedule(f"p-{number}", random.choice((1, 1, 2, 4))) is None:
             refused += 1
         for uid in random.sample(sorted(scene.running), min(len(scene.running), random.choice((0, 0, 1, 2)))):

@@ -60,7 +60,7 @@ def worth(row: Sequence[float | Fraction], point: Sequence[float | Fraction]) ->
     return sum((n * value for n, value in zip(row, point, strict=True)), Fraction(0))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(COUNTS)
 def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, float]) -> None:
     """F52: no filling of a GPU costs more than 1, and no other prices earn more."""
@@ -74,7 +74,7 @@ def test_prices_are_the_best_corner_of_the_linear_program(counts: dict[int, floa
     assert worth(list(counts.values()), size_prices) == pytest.approx(float(best))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(COUNTS, st.integers(0, CELLS))
 def test_worth_is_that_of_the_dearest_filling(counts: dict[int, float], room: int) -> None:
     """F52."""
@@ -99,7 +99,7 @@ def test_share_that_leaves_an_odd_rest_loses_what_the_room_was_worth() -> None:
     assert share_prices(expected_from_classes([DemandClass(gpus=1)])) is None
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(COUNTS)
 def test_no_size_that_is_asked_loses_on_an_idle_gpu(counts: dict[int, float]) -> None:
     """F52, F55: so prices add nothing on nodes whose GPUs are only counted."""

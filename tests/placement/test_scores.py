@@ -61,7 +61,7 @@ def packed(amount: int, used: int) -> tuple[Demand, Node]:
 
 
 @given(DEMANDS, NODES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_scorer_is_finite_and_within_0_and_1(pod_demand: Demand, made: Node) -> None:
     """F55, F56, fault 55: also where a node's free count and its allocatable were read at different times.
 

@@ -175,7 +175,7 @@ STATES = st.builds(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     st.lists(STATES, max_size=4),
     st.sampled_from(["1g.10gb", "1g.5gb", "3g.40gb", "2g.48gb", "9g.1gb"]),

@@ -138,7 +138,7 @@ JSON = st.recursive(
 
 
 @given(st.lists(st.tuples(st.sampled_from(POLICY_FIELDS), JSON), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 def test_several_wrong_values_are_each_told_in_words_of_yaml(wrong: list[tuple[Path, Any]]) -> None:
     """F79."""
     document: Any = VALID

@@ -14,7 +14,6 @@ from typing import Any
 
 VARIABLE = "GPU_USHER_NVML"
 """The environment variable that names the machine's file; `MACHINE_VARIABLE` in machine.h."""
-MIG_MODES = ("unsupported", "disabled", "enabled")
 NVIDIA_MAJOR = 195
 """The major number of nvidia0, nvidiactl and nvidia-modeset (Linux's admin-guide/devices.txt)."""
 UVM_MAJOR, CAPS_MAJOR = 510, 236

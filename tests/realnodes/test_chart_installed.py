@@ -11,7 +11,6 @@ from tests.realnodes.admission_load import LIMITS, admissions
 from tests.realnodes.chart import ChartInstallation
 from tests.realnodes.cluster import Cluster, state_folder
 from tests.realnodes.installation import UNINSTALL_SECONDS
-from tests.realnodes.installed_results import InstalledResults
 
 LEFT = {
     "CustomResourceDefinition <none> gpupolicies.gpu-usher.io",
@@ -56,27 +55,6 @@ def release(installation: ChartInstallation) -> ChartInstallation:
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> str:
     return create_namespace(cluster.plane, "team-chart")
-
-
-def test_upgrade_that_rolls_every_pod_loses_no_admission(
-    release: ChartInstallation, namespace: str, installed_results: InstalledResults
-) -> None:
-    """F115, HA-02, HA-03: a changed value of the chart replaces replicas and schedulers while pods are created."""
-    old = {pod["metadata"]["name"] for pod in release.pods()}
-    with admissions(release.plane, namespace) as stream:
-        stream.go_on()
-        stream.note("`helm upgrade` with a changed variable")
-        release.upgrade("--set-string=env.GPU_USHER_UI_ADDRESS=off")
-        stream.note("helm calls it done")
-        release.wait_until_admitting()
-        stream.note("no old pod is left")
-        stream.go_on()
-        stream.note("end")
-
-    kept = old & {pod["metadata"]["name"] for pod in release.pods()}
-    assert {name.rsplit("-", 2)[0] for name in kept} == {"gpu-usher-certificates"}
-    assert stream.failures() == {}
-    installed_results.add_steps("`helm upgrade`", stream.steps)
 
 
 def test_removed_release_leaves_only_what_it_says_and_refuses_no_pod(

@@ -56,10 +56,10 @@ CRD: Object = {
     },
 }
 SETTINGS: tuple[tuple[str, str, int], ...] = (
-    ("single-numa-node", "container", 16),
-    ("single-numa-node", "pod", 10),
+    ("single-numa-node", "container", 9),
+    ("single-numa-node", "pod", 6),
     ("restricted", "container", 12),
-    ("best-effort", "container", 4),
+    ("best-effort", "container", 2),
 )
 """Policy and scope of the topology manager, and the number of pods."""
 REQUESTS = ([2], [3], [3], [3], [4], [5], [1, 2], [2, 2], [3, 2], [3, 3])

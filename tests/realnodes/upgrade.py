@@ -30,7 +30,6 @@ CAPS = {"object": 1, "file": 2, "mounted": 3}
 """Where a policy is stored → how many GPUs it allows to pods with the label `cap` of that value."""
 OPS_PORT = 8080
 LINT = "gpu-usher policy lint stored"
-FORMER = "former"
 
 
 class UpgradedInstallation(PrintedInstallation):

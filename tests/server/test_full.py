@@ -113,8 +113,13 @@ def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tupl
 
 @pytest.mark.parametrize(
     ("sent", "more"),
-    [(None, b""), (b"", b""), (HALF[:30], b""), (HALF, b""), (post(b"", length=5_000), b" ")],
-    ids=["handshake", "silent", "header", "body", "body that trickles"],
+    [
+        pytest.param(None, b"", id="handshake"),
+        pytest.param(b"", b"", id="silent", marks=pytest.mark.long),
+        pytest.param(HALF[:30], b"", id="header"),
+        pytest.param(HALF, b"", id="body", marks=pytest.mark.long),
+        pytest.param(post(b"", length=5_000), b" ", id="body that trickles"),
+    ],
 )
 def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, sent: bytes | None, more: bytes) -> None:
     """Fault 24: all are on the port of the requests and of one kind, more than the bound of each kind."""

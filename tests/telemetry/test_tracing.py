@@ -181,9 +181,8 @@ def _get(url: str) -> bool:
         raise ConnectionError(str(error)) from error
 
 
-@pytest.mark.parametrize("unresponsive", [True, False], ids=["unresponsive", "away"])
 def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
-    unresponsive: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """F97: spans are dropped; the stop waits for a bounded time, whatever time-out the exporter has."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
@@ -191,15 +190,13 @@ def test_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
     with collecting(unresponsive=True) as collector:
-        monkeypatch.setenv(
-            "OTEL_EXPORTER_OTLP_ENDPOINT", collector.url if unresponsive else f"http://127.0.0.1:{free_port()}"
-        )
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         with process(tmp_path) as (traced_process, port):
             answers = [mutate(port) for _ in range(12)]
 
             assert traced_process.stop() == 0
         assert answers == [200] * 12
-        assert collector.contacted.is_set() is unresponsive
+        assert collector.contacted.is_set()
 
 
 OFF = """

@@ -49,7 +49,6 @@ from tests.realnodes.worlds import make_world
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoExecute"}
 """A taint as NVIDIA's driver writes with the gate NVMLDeviceHealthCheck, which has the effect NoSchedule there."""
 MOUNTING = {"name": "main", "image": SHELL, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-MANY_CPUS = {"requests": {"cpu": 999}}
 ATTACHED = "gpu.nvidia.com/attached"
 """A binding condition; those of real drivers are of fabric-attached GPUs."""
 WOKEN_SECONDS = 60
