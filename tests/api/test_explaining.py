@@ -133,7 +133,10 @@ class Hanging(Live):
 
 
 def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: Service) -> None:
-    """F83: both the wait for the API server and the wait for other explanations end."""
+    """F83: both the wait for the API server and the wait for other explanations end.
+
+    The second may have its turn in the moment in which the first gives up.
+    """
     live: Any = Hanging(service, {})
 
     async def crowd() -> list[BaseException | Any]:
@@ -144,8 +147,8 @@ def test_explanation_that_is_not_done_in_time_says_what_it_waited_for(service: S
 
     first, second = asyncio.run(crowd())
 
-    assert live.asked == [("default", "first")]
-    for error, where in ((first, "it was still running"), (second, "others were ahead of it")):
+    running, behind = "it was still running", "others were ahead of it"
+    for error, where in ((first, running), (second, running if len(live.asked) > 1 else behind)):
         assert isinstance(error, WireError)
         assert error.status == 503
         assert where in str(error)
