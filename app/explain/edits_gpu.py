@@ -30,6 +30,7 @@ from app.nodes.model import SHARES, Node, NodeClass, Sharing
 from app.placement.filters import allows_product
 from app.policy.demand import Demand
 from app.policy.needs import LEAST_CUDA, LEAST_MEMORY, MIG_PROFILE, NEEDS, Need
+from app.policy.schema_placement import SharingWish
 from app.values.quantity import enough_memory
 from app.values.reasons import Code, join_with_or
 from app.values.versions import ABOVE_ANY_MINOR, show_version
@@ -49,7 +50,10 @@ def request_fewer_gpus(near_miss: NearMiss) -> Iterator[Edit]:
         after = total_after(pod, resource, requests) if requests else amount
         if after < amount:
             text = f"ask for {after} {resource} instead of {amount}{requests_text(pod, resource, requests)}"
-            yield Edit("ask-fewer", text, 30 + amount - after, set_requests(resource, requests))
+            any_unit = near_miss.scheduled_pod.demand.sharing is SharingWish.Any and profile_of(resource) is None
+            part = f": {one}" if any_unit and (one := _part_of_gpu(near_miss)) else ""
+            weight = 30 + amount - after + 15 * bool(part)
+            yield Edit("ask-fewer", text + part, weight, set_requests(resource, requests), on=near_miss.node.name)
 
 
 def whole_gpus(near_miss: NearMiss) -> Iterator[Edit]:

@@ -68,7 +68,7 @@ def drop_selector(near_miss: NearMiss) -> Iterator[Edit]:
         if wrong_label and architecture.startswith(value) and new:
             text = f"set nodeSelector {to}: {new} instead of {key}: {value}, {_WRONG_LABEL.format(present)}"
             yield Edit("change-selector", text, 9, change)
-        elif present is not None and not wrong_label:
+        elif present is not None and not (wrong_label or (key == HOSTNAME and value in _hostnames(near_miss))):
             weight = 21 + (0 if key == HOSTNAME else _distance(value, present))
             by_form = near_miss.snapshot.knowledge.products.by_form
             rows = (by_form.get(normal_form(name)) for name in (value, present) if value not in present)
@@ -91,6 +91,11 @@ _WRONG_LABEL = "which the node's label calls {}: the label is wrong"
 def _architecture(node: Node) -> str:
     """Write the architecture of a node's GPUs as GPU Feature Discovery does since 0.17.1; empty if it is not known."""
     return (architecture_of(node.node_class) or "").lower().replace(" ", "-")
+
+
+def _hostnames(near_miss: NearMiss) -> set[str]:
+    """Name the nodes by that label: a name that is there was not misspelt."""
+    return {node.labels.get(HOSTNAME, "") for node in near_miss.snapshot.nodes.values()}
 
 
 def _distance(asked: str, present: str) -> float:

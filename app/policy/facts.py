@@ -103,7 +103,7 @@ class Fact:
     compared: FactComparison
     own: Callable[[NodeClass], Any]
     of: Callable[[Demand, NodeClass], Any] | None = None
-    at_most: Callable[[NodeClass], Any] = lambda _: None
+    at_most: Callable[[NodeClass], Any] | None = None
     label: str = ""
     more: tuple[str, ...] = ()
     dialect_label: str = ""
@@ -197,7 +197,7 @@ class FactConstraint:
     wants: str = "{}"
     words: Callable[[Any], str] = str
     of: Callable[[Demand, NodeClass], Any] | None = None
-    at_most: Callable[[NodeClass], Any] = lambda _: None
+    at_most: Callable[[NodeClass], Any] | None = None
     name: str = ""
 
     def judge(self, demand: Demand, node: NodeClass) -> Reason | None:
@@ -220,7 +220,7 @@ class FactConstraint:
             value = own(node) if of is None else of(same_demand, node)
             if value is not None:
                 return None if accepts(wanted, value) else other
-            most = at_most(node)
+            most = None if at_most is None else at_most(node)
             return missing if most is None or accepts(wanted, most) else other
 
         return judge

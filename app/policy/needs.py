@@ -333,7 +333,7 @@ _CC_MODES = {"Required": ("on", "ppcie")}
 CONFIDENTIAL_COMPUTING: Need[frozenset[str]] = Need(
     "spec.placement.confidentialComputing", "confidential_computing", "confidential computing",
     (Code.ConfidentialComputingOff,),
-    list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a mode of confidential computing"),
+    list_of_words("confidential-computing", _CC_MODES, "Required", "GPUs in a confidential-computing mode"),
     fact_of_label("confidential computing", CC_MODE, _CC_MODES, excluded={CC_READY: "false"}, otherwise="off",
                   by_product=False),
     "no confidential computing", "cc.mode.state on or ppcie, and cc.ready.state true",

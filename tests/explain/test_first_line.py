@@ -206,3 +206,36 @@ def test_family_that_no_label_has_wrong_is_only_dropped_from_the_node_affinity()
         fleet = {"description": "some", "pools": [{**one, "labels": {"nvidia.com/gpu.family": label}}]}
         texts = [edit.text for fix in answer(world_under({"fleet": fleet}), document).fixes for edit in fix.edits]
         assert texts == ["drop nvidia.com/gpu.family from the required node affinity"]
+
+
+def test_node_that_is_there_is_no_misspelt_name() -> None:
+    """F84: who chose the busy node did not mean another one by its name; who mistyped a name did."""
+    nodes = [Pool("h100-0", "H100", "12.4", 8, 8, 64), Pool("h100-10", "H100", "12.4", 8, 0, 64)]
+    first = dict[str, str]()
+    for name in ("h100-0", "h100-l0"):
+        document = pod()
+        document["spec"]["nodeSelector"] = {"kubernetes.io/hostname": name}
+        first[name] = answer(world(*nodes), document).fixes[0].edits[0].text
+
+    assert first == {
+        "h100-0": "drop kubernetes.io/hostname: h100-0 from nodeSelector",
+        "h100-l0": "set nodeSelector kubernetes.io/hostname: h100-10 instead of h100-l0",
+    }
+
+
+def test_fewer_gpus_are_whole_ones_first_and_shares_are_called_so() -> None:
+    """F84: a time-slice is no GPU for whom asks for GPUs."""
+    whole = Pool("h100", "H100", "12.4", 8, 5, 64).document()
+    shared = {
+        **Pool("a-shared", "A10", "12.4", 2, 0, 64).document(),
+        "sharing": {"strategy": "time-slicing", "replicas": 4},
+    }
+
+    both, alone = (
+        answer(world_under({"fleet": {"description": "some", "pools": pools}}), pod(9)).fixes
+        for pools in ([shared, whole], [shared])
+    )
+
+    assert both[0].edits[0].text == "ask for 3 nvidia.com/gpu instead of 9"
+    assert both[0].node == "h100"
+    assert alone[0].edits[0].text == "ask for 8 nvidia.com/gpu instead of 9: one unit is a time-slice there"

@@ -21,6 +21,8 @@ QUESTIONS = Path(__file__).with_name("cluster_questions.yaml")
 PAGE = Path(__file__).parent.parent / "results" / "questions-on-a-cluster.md"
 ANSWER_SECONDS = 120
 """Bound on all answers: an Event of gpu-usher comes after some 20 s, a scheduler counts as silent after some time."""
+NAMES_OF_SHELL = "train:1", "gpu-usher.test/shell:1"
+"""The image that a question has if it says none, and the one that the real nodes have."""
 REAL = {"gpu-usher.test/kubelet": "real"}
 AGE = re.compile(r"  +(<unknown>|[0-9]+[smh][0-9smh]*)( \(x[0-9]+ over [0-9smh]+\))?  +")
 """The column Age of kubectl describe, which differs from run to run."""
@@ -46,7 +48,8 @@ def manifest(question: Question) -> str:
     if question.real:
         spec["nodeSelector"] = REAL
     spec["terminationGracePeriodSeconds"] = 1
-    spec["containers"][0] |= {"command": ["sh", "-c", "sleep 100000"]}
+    container = spec["containers"][0]
+    container |= {"command": ["sh", "-c", "sleep 100000"], "image": container["image"].replace(*NAMES_OF_SHELL)}
     if question.kind != "Pod":
         document["spec"] |= {"replicas": 1, "selector": {"matchLabels": {"app": "mine"}}}
     return yaml.safe_dump(document)
