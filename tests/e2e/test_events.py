@@ -78,7 +78,7 @@ def test_new_cause_is_a_new_event_and_the_same_cause_is_none(plane: ControlPlane
     cordon = plane.kubectl("cordon", "t4")
     assert cordon.code == 0, cordon.err
     # While somebody looks at the page, causes are computed again after 15 s instead of a minute.
-    eventually("the new cause is told", lambda: service.page("/pending") and len(ours(plane, "needs-cuda")) == 2, 90)
+    eventually("the new cause is told", lambda: service.page("/pending") and len(ours(plane, "needs-cuda")) == 2)
     plane.kubectl("uncordon", "t4")
 
     assert {event["reason"] for event in ours(plane, "needs-cuda")} == {"DriverTooOld", "NodeUnschedulable"}
