@@ -14,7 +14,7 @@ from app.server.limits import Limits
 from app.server.listeners import Listeners
 from app.server.service import Service
 
-START_SECONDS = 20
+START_SECONDS = 60
 """Seconds for the start and for the stop, which both take well under one."""
 
 

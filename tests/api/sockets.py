@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.builders import pod, review
 
 BODY = json.dumps(review(pod())).encode()
-TIMEOUT_SECONDS = 20
+TIMEOUT_SECONDS = 60
 """Bound on every wait, large enough for a busy machine."""
 
 

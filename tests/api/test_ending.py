@@ -50,7 +50,7 @@ def test_draining_replica_says_so_answers_and_closes_each_connection(replica: Re
         old.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         before = answer(old)
         os.kill(replica.process.pid, signal.SIGTERM)
-        wait_until("it is not ready", lambda: replica.status() == 503, 20, replica.process)
+        wait_until("it is not ready", lambda: replica.status() == 503, 60, replica.process)
         old.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         status, headers, body = answer(old)
         ended = closed(old)
@@ -67,7 +67,7 @@ def test_draining_replica_says_so_answers_and_closes_each_connection(replica: Re
 def test_second_signal_ends_at_once(replica: Replica, number: signal.Signals) -> None:
     """Fault 40: the process would otherwise drain for 30 s."""
     os.kill(replica.process.pid, signal.SIGTERM)
-    wait_until("it is not ready", lambda: replica.status() == 503, 20, replica.process)
+    wait_until("it is not ready", lambda: replica.status() == 503, 60, replica.process)
 
     assert replica.process.stop(number) == 128 + number
 

@@ -25,7 +25,7 @@ from app.values.errors import BadInput, CertificateError
 from tests.builders import make_service, pod, review
 from tests.running import Running, running
 
-TIMEOUT_SECONDS = 10
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

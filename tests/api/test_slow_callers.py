@@ -198,7 +198,7 @@ def test_bodies_that_stall_give_way_to_requests_when_there_is_no_room(tmp_path: 
         def served() -> bool:
             return clients.tls.post("/mutate", json=review(pod())).status_code == 200
 
-        wait_until("they have stalled", served, 20)
+        wait_until("they have stalled", served, 60)
 
         assert metric(clients, 'gpu_usher_closed_connections_total{waiting_for="body"}') >= 1
 
@@ -216,7 +216,7 @@ def test_request_beyond_those_in_hand_is_a_503_status_and_counted(tmp_path: Path
         def full() -> bool:
             return clients.tls.post("/mutate", json=review(pod())).status_code == 503
 
-        wait_until("all eight are in hand", full, 20)
+        wait_until("all eight are in hand", full, 60)
         refused = clients.tls.post("/mutate", json=review(pod()))
         for sock in held:
             sock.sendall(post()[len(HALF) :])

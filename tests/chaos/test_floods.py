@@ -95,7 +95,7 @@ def test_more_connections_than_descriptors_end_nothing_and_are_got_over(folder: 
             before = policies(probe)
             with contextlib.ExitStack() as sockets:
                 most, states = flood(replica, probe, sockets)
-            wait_until("a new caller is served", lambda: served(replica, folder), 30, replica.process)
+            wait_until("a new caller is served", lambda: served(replica, folder), 90, replica.process)
             wait_until("it sees its files again", lambda: policies(probe) == before, 30)
         lines = replica.process.log.read_text("utf-8").splitlines()
     finally:

@@ -194,7 +194,7 @@ def test_replica_that_restarts_with_a_bad_edit_serves_the_last_good_set(
         assert guarded.metric("gpu_usher_policy_error") == 1
         restart(plane, guarded)
     described = ["describe", "configmap", MOUNTED, "-n", OURS]
-    eventually("the Event is there", lambda: "PolicyNotAccepted" in plane.kubectl(*described).out, 45)
+    eventually("the Event is there", lambda: "PolicyNotAccepted" in plane.kubectl(*described).out)
     assert FIELD in plane.kubectl(*described).out
 
 

@@ -14,14 +14,13 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.kubeconfig import find_cluster
 from app.telemetry.logs import now
 from app.tls.authority import make_authority
-from app.tls.controller import API_SERVICE, REGISTRATION, Controller, Names
+from app.tls.controller import API_SERVICE, Controller, Names
 from app.tls.pem import read_bundle, signed_by
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.e2e.certificate_stage import (
     MUTATING,
-    SECRETS,
     Mount,
     RunningController,
     data,
@@ -171,35 +170,6 @@ def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane
         first.stop()
         if second is not None:
             second.stop()
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", SECRETS),
-        ("POST", SECRETS),
-        ("DELETE", f"{SECRETS}/gpu-usher-ca"),
-        ("GET", "/api/v1/namespaces/kube-system/secrets/gpu-usher-ca"),
-        ("GET", "/api/v1/nodes"),
-        ("GET", "/api/v1/namespaces/gpu-usher/configmaps"),
-        ("DELETE", MUTATING),
-        ("PUT", MUTATING),
-        ("PATCH", f"{REGISTRATION}mutatingwebhookconfigurations/other"),
-    ],
-)
-def test_keeper_may_do_nothing_else(prepared: ControlPlane, method: str, path: str) -> None:
-    """See docs/reference/listeners.md#identities."""
-    answer = prepared.api.client.request(
-        method,
-        path,
-        json={"metadata": {"name": "x"}},
-        headers={
-            "Authorization": "Bearer certificates-token",
-            "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
-        },
-    )
-
-    assert answer.status_code == 403
 
 
 def test_keeper_writes_the_ca_into_the_api_service_of_explanations(stage: RunningController) -> None:

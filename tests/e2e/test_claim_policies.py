@@ -96,7 +96,7 @@ def test_policy_that_selects_pods_by_labels_is_seen_to_by_their_review(plane: Co
     for kind, (make, count) in TRIED.items():
         for way in (template_first, pod_before_template, claim_by_name, pod_before_claim, several_claims):
             way(tenant, f"{way.__name__.replace('_', '-')}-{kind}", make, count)
-    eventually("pods are bound", Settled(tenant), 60)
+    eventually("pods are bound", Settled(tenant))
 
     bound = [pod["metadata"]["name"] for pod in plane.api.items(tenant.pods) if pod["spec"].get("nodeName")]
 

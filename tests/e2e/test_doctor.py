@@ -167,7 +167,7 @@ def test_api_of_ours_without_a_server_is_named_with_the_namespaces_that_it_keeps
     assert cluster.kubectl(*remedy.split()).code == 0
 
     gone = f"/api/v1/namespaces/{namespace}"
-    eventually("the namespace is gone", lambda: cluster.api.client.get(gone).is_error, 60)
+    eventually("the namespace is gone", lambda: cluster.api.client.get(gone).is_error)
     eventually("nothing is said", lambda: failing_checks(cluster) == set())
 
 

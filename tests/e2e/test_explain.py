@@ -204,6 +204,7 @@ def test_command_reads_the_cluster_once_and_says_the_same(plane: ControlPlane) -
     words = ["explain", "pod", f"{ADMITTED}/mounts", "-o", "json", "--kubeconfig", str(plane.kubeconfig("admin"))]
     done = subprocess.run([sys.executable, "-m", "app.cli.main", *words], capture_output=True, text=True, timeout=60)
     explanation = json.loads(done.stdout or "{}")
+    plane.api.delete(pod_path(pod))
 
     assert done.returncode == 1, done.stderr
     assert "node(s) didn't match PersistentVolume's node affinity" in text

@@ -104,7 +104,7 @@ def wait_until_stored(plane: ControlPlane, **specs: Object) -> None:
         return seen == specs
 
     try:
-        eventually(f"they are {specs}", as_wanted, 30)
+        eventually(f"they are {specs}", as_wanted)
     except AssertionError as error:
         raise AssertionError(f"{error}; they are {seen}") from error
 

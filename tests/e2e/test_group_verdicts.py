@@ -145,7 +145,7 @@ def test_gang_with_claims_binds_if_and_only_if_the_devices_are_enough(devices: S
         if not isinstance(verdict, bool) and verdict.unjudged == FIRST_POD_DECIDES:
             undecided.append(gang.name)
             continue
-        eventually("no claim is left", lambda: not devices.plane.api.items(claims), 60)
+        eventually("no claim is left", lambda: not devices.plane.api.items(claims))
         assert isinstance(verdict, bool) or not verdict.unjudged
         said.append((gang, starts(verdict)))
         seen.append((gang, len(devices.place(gang, PLAIN).nodes) >= gang.least))

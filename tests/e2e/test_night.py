@@ -192,10 +192,10 @@ def kubelet_gone(plane: ControlPlane) -> Iterator[None]:
     The node is minutes old here, so that it may be starting: its line, alone, is advice.
     """
     SILENT.add("h100-0")
-    eventually("the node is not Ready", lambda: ready_state(plane) == "Unknown", 60)
+    eventually("the node is not Ready", lambda: ready_state(plane) == "Unknown")
     yield
     SILENT.clear()
-    eventually("it is Ready again", lambda: ready_state(plane) == "True", 60)
+    eventually("it is Ready again", lambda: ready_state(plane) == "True")
 
 
 def ready_state(plane: ControlPlane) -> str:

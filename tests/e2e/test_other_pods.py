@@ -37,7 +37,7 @@ DEPLOYMENTS, REPLICAS, NODES = 20, 3, 6
 GPU, GPU_DEPLOYMENTS = "nvidia.com/gpu", 8
 ROLE = "example.com/role"
 BLANK: Object = {"product": None, "driver": None, "offers": {}}
-SOON_WITHOUT_US = 20
+SOON_WITHOUT_US = 60
 """Seconds; it takes 1 to 2, on a busy machine more."""
 
 

@@ -178,7 +178,7 @@ def test_edit_passes_while_we_are_down_and_the_last_good_set_stays_once_we_are_b
 
     assert answer == KubectlResult(0, f"configmap/{name} created\n", "")
     eventually("the mistake is named", lambda: UNKNOWN in str(policy_error(service)))
-    eventually("the good one rules", lambda: "at most 1 per pod is allowed" in create_capped_pod(plane, good).err, 15)
+    eventually("the good one rules", lambda: "at most 1 per pod is allowed" in create_capped_pod(plane, good).err)
 
 
 OBJECTS: dict[str, tuple[Object, str]] = {

@@ -251,28 +251,6 @@ def checks(plane: ControlPlane) -> dict[str, Object]:
     return {finding["check"]: finding for finding in findings if finding["check"].startswith("Policy")}
 
 
-def test_definition_of_the_former_release_alone_is_enough_until_the_new_one_comes(
-    plane: ControlPlane, service: Service
-) -> None:
-    """F131, F87: an upgrade that left the definition as it was; the service starts with it, and need not restart."""
-    assert plane.kubectl("delete", "crd", "gpupolicies.gpu-usher.io").code == 0
-    with installed(plane, definition(ALPHA)):
-        service.process.stop()
-        service.restart()
-        assert apply(plane, gpu_policy("older", ALPHA, priority=60)).code == 0
-        eventually("it is in force", lambda: columns(plane) == {"older": ["True", "InForce"]})
-        refused = apply(plane, gpu_policy("newer", BETA, priority=61))
-        found = checks(plane)
-
-    eventually("the newer is taken", lambda: apply(plane, gpu_policy("newer", BETA, priority=61)).code == 0)
-    eventually("it is in force", lambda: columns(plane).get("newer") == ["True", "InForce"])
-    assert refused.code == 1
-    assert f'no matches for kind "GPUPolicy" in version "gpu-usher.io/{BETA}"' in refused.err
-    assert list(found) == ["PolicyVersionAbsent"]
-    assert found["PolicyVersionAbsent"]["level"] == "advice"
-    assert checks(plane) == {}
-
-
 REFUSAL = "request to convert CR to an invalid group/version"
 (CLEAR,) = re.findall(r"`(kubectl patch [^`]*)`", PAGE.read_text("utf-8"))
 """What the page says about server-side apply after a rollback."""

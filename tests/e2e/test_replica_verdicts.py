@@ -117,7 +117,7 @@ def set_up(plane: ControlPlane, service: Service, drawn: Drawn) -> None:
         plane.api.delete(path_of({"kind": kind}))
     plane.api.delete(f"/apis/apps/v1/namespaces/{SPACE}/replicasets")
     plane.api.delete(f"/api/v1/namespaces/{SPACE}/pods")
-    eventually("the pods are gone", lambda: not pods_of(plane, SPACE), 60)
+    eventually("the pods are gone", lambda: not pods_of(plane, SPACE))
     plane.api.delete("/api/v1/nodes")
     add_nodes(plane.api, drawn.nodes)
     plane.api.create_all(f"/api/v1/namespaces/{SPACE}/pods", drawn.held)
@@ -127,7 +127,7 @@ def set_up(plane: ControlPlane, service: Service, drawn: Drawn) -> None:
         caches = service.health()["caches"]
         return bool(caches["nodes"]["objects"] == len(names) and caches["pods"]["objects"] == len(drawn.held))
 
-    eventually("the fleet is known", known, 60)
+    eventually("the fleet is known", known)
 
 
 def said(plane: ControlPlane, drawn: Drawn) -> GangVerdict:
@@ -158,7 +158,7 @@ def seen(plane: ControlPlane, drawn: Drawn) -> int:
             since, last = time.monotonic(), bound
         return time.monotonic() - since > QUIET_SECONDS
 
-    eventually("the workload has settled", settled, 90)
+    eventually("the workload has settled", settled)
     return bound
 
 

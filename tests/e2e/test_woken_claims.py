@@ -186,7 +186,7 @@ def test_pod_with_a_claim_is_woken_in_time(plane: ControlPlane, service: Service
 
 BOTH = ClaimRefusal("both", OURS, lambda *_: None)
 """The node that a device plugin and a DRA driver both serve."""
-JUDGED_SECONDS = 90
+JUDGED_SECONDS = 120
 
 
 def test_pods_of_one_side_at_a_time_are_bound_to_a_node_served_twice(plane: ControlPlane, service: Service) -> None:

@@ -45,11 +45,11 @@ GPU_POLICIES = "/apis/gpu-usher.io/v1alpha1/gpupolicies"
 CONFIG_MAP_POLICY, OBJECT_POLICY = "configmap", "gpupolicy"
 FILE, NAMESPACE_LABELS, HEALTH, TAKEOVER = "file", "namespace", "health", "takeover"
 FAILURE = "DCGM_FI_DEV_ROW_REMAP_FAILURE"
-POLL_SECONDS = 45
-"""Longer than from one poll of GPU health to the next (app/cluster/gpu_health_polling.py)."""
+POLL_SECONDS = 120
+"""Four times as long as from one poll of GPU health to the next (app/cluster/gpu_health_polling.py)."""
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-usher/leases/gpu-usher-events"
-TAKEOVER_SECONDS = 60
-"""For the Lease to expire (15 s), a turn (5 s), and the looks; three times that, for a busy machine."""
+TAKEOVER_SECONDS = 120
+"""For the Lease to expire (15 s), a turn (5 s), and the looks; six times that, for a busy machine."""
 DENIED: Object = {"products": {"deny": ["H100"]}}
 
 
@@ -178,7 +178,10 @@ def holder(plane: ControlPlane) -> str:
     return str(plane.api.get(LEASE)["spec"].get("holderIdentity") or "")
 
 
-@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "ended_by",
+    [pytest.param(signal.SIGTERM, id="stopped", marks=pytest.mark.long), pytest.param(signal.SIGKILL, id="killed")],
+)
 def test_next_replica_wakes_what_the_one_before_it_did_not(
     stage: RefusalEnds, other: Service, ended_by: signal.Signals
 ) -> None:

@@ -17,8 +17,8 @@ from tests.controlplane.kubectl import Object
 from tests.e2e.stage import Service, grant_events, install_webhooks, serving, start_scheduler, wait_for_node
 
 EVENTS = "GPU_USHER_EVENTS"
-PATIENCE_SECONDS = 30
-"""A tenth of the time after which kube-scheduler flushes its queue: a pod that is bound within it was woken."""
+PATIENCE_SECONDS = 60
+"""A fifth of the time after which kube-scheduler flushes its queue: a pod that is bound within it was woken."""
 
 
 @contextmanager

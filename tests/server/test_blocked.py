@@ -68,7 +68,7 @@ def test_probes_say_that_the_main_loop_is_blocked_while_it_is(tmp_path: Path, mo
             late = clients.ops.get("/readyz").status_code
         finally:
             over.set()
-        wait_until("/livez is well again", lambda: clients.ops.get("/livez").status_code == 200, 20)
+        wait_until("/livez is well again", lambda: clients.ops.get("/livez").status_code == 200, 60)
         after = clients.ops.get("/readyz")
 
     assert before == [200, 200]

@@ -93,7 +93,7 @@ def test_handshake_that_is_too_late_is_counted(tmp_path: Path) -> None:
     with running(make_service(tmp_path), Limits(handshake_seconds=0.3)) as clients:
         with plain(clients.tls.base_url.port, b"") as silent:
             assert closed(silent)
-        wait_until("it is counted", lambda: closed_for(clients, "handshake") == 1, 20)
+        wait_until("it is counted", lambda: closed_for(clients, "handshake") == 1, 60)
 
 
 def test_idle_connections_are_bounded_and_the_longest_idle_is_closed(small: tuple[Running, Path]) -> None:
@@ -135,7 +135,7 @@ def test_seven_hundred_slow_callers_leave_room_for_the_others(tmp_path: Path, se
                 send_each([caller], sent or b"")
                 slow.append(caller)
             statuses = [served(port, ca) for _ in range(50)]
-        left = all_closed(slow, 30)
+        left = all_closed(slow)
 
         assert statuses == [200] * 50
         assert left == 0

@@ -85,7 +85,7 @@ def test_bytes_held_for_later_are_bounded_over_all_connections(tmp_path: Path) -
         sock.settimeout(20)
         with contextlib.suppress(OSError):
             sock.sendall(PILED)
-        wait_until("it gives way", lambda: closed_for(clients, "room") >= 1, 20)
+        wait_until("it gives way", lambda: closed_for(clients, "room") >= 1, 60)
 
         assert closed(sock)
         assert clients.ops.get("/livez").status_code == 200

@@ -39,7 +39,7 @@ def test_probes_are_answered_while_no_request_more_is_taken(port: int) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(REQUESTS):
             stack.enter_context(connect(port)).sendall(get("/hang"))
-        wait_until("all are in hand", lambda: served(port, None, get("/other")) == 503, 20)
+        wait_until("all are in hand", lambda: served(port, None, get("/other")) == 503, 60)
         statuses = {path: served(port, None, get(path)) for path in ("/livez", "/readyz", "/readyz?verbose", "/x")}
 
     assert statuses == {"/livez": 200, "/readyz": 200, "/readyz?verbose": 200, "/x": 503}

@@ -72,7 +72,7 @@ def test_trickling_bodies_give_way_to_requests_when_there_is_no_room(tmp_path: P
                     sock.close()
 
         with repeating(trickle, PAUSE_SECONDS):
-            wait_until("a request is served", lambda: served(port, ca) == 200, 20)
+            wait_until("a request is served", lambda: served(port, ca) == 200, 60)
         for sock in socks:
             sock.close()
 

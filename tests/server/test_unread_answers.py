@@ -32,7 +32,7 @@ def test_answer_that_nobody_takes_does_not_keep_the_connection(tmp_path: Path) -
         running(make_service(tmp_path), QUICK) as clients,
         connect_without_reading(clients.ops.base_url.port, METRICS) as sock,
     ):
-        wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 20)
+        wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 60)
         sock.settimeout(20)
 
         assert closed(sock)
@@ -44,7 +44,7 @@ def test_pipelined_answers_that_nobody_takes_do_not_keep_the_connection(tmp_path
         running(make_service(tmp_path), QUICK) as clients,
         connect_without_reading(clients.ops.base_url.port, METRICS * 400) as sock,
     ):
-        wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 20)
+        wait_until("it is closed", lambda: closed_for(clients, "answer") >= 1, 60)
         sock.settimeout(20)
 
         assert closed(sock)
@@ -105,7 +105,7 @@ def test_kernel_keeps_nothing_of_a_closed_peer_that_takes_nothing() -> None:
     """Fault 24: an orderly close would leave its bytes in the kernel's memory for one to two minutes."""
     with serving(large_answer, QUICK) as port, contextlib.ExitStack() as stack:
         deaf = [stack.enter_context(connect_without_reading(port, METRICS)) for _ in range(20)]
-        wait_until("all are closed", lambda: all(map(reset_or_closed, deaf)), 20)
+        wait_until("all are closed", lambda: all(map(reset_or_closed, deaf)), 60)
 
         assert sending(port) == []
 
@@ -121,7 +121,7 @@ def reset_or_closed(sock: socket.socket) -> bool:
 def test_kernel_takes_a_bounded_part_of_an_answer_that_nobody_takes() -> None:
     """Fault 24: what does not fit waits in our buffer, where it is counted."""
     with serving(large_answer, Limits(answer_seconds=600)) as port, connect_without_reading(port, METRICS):
-        wait_until("it sends", lambda: any(unsent for _, unsent in sending(port)), 20)
-        wait_until("it is blocked", lambda: sending(port) == sending(port), 20)
+        wait_until("it sends", lambda: any(unsent for _, unsent in sending(port)), 60)
+        wait_until("it is blocked", lambda: sending(port) == sending(port), 60)
 
         assert sum(unsent for _, unsent in sending(port)) <= 2 * SEND_BUFFER

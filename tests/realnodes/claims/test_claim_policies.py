@@ -156,7 +156,7 @@ def test_all_gpus_of_a_node_are_given_where_the_policy_allows_them(cluster: Clus
         all_of_a_node(tenant, "named", DENIED, selectors=wanted(DENIED, 1)["selectors"])
         all_of_a_node(tenant, "allowed", ALLOWED)
     for tenant in tenants:
-        eventually("each runs or is refused", Settled(tenant), 60)
+        eventually("each runs or is refused", Settled(tenant))
 
     held = [devices_of(tenant, pod) for tenant in tenants for pod in cluster.plane.api.items(tenant.pods)
             if FLEET.has_started(pod)]  # fmt: skip
