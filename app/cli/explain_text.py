@@ -10,6 +10,7 @@ from rich.table import Column
 from app.admission.fleet_warnings import NOWHERE
 from app.admission.node_affinity import FROM_ZERO
 from app.cli.output import table_of
+from app.explain.counterfactual import RECREATE
 from app.explain.explanation import Explanation, NodeVerdict
 from app.kube.finished_pods import SUCCEEDED, Ending
 from app.values.reasons import counted
@@ -94,10 +95,12 @@ def _bound(console: Console, explanation: Explanation, bound: NodeVerdict) -> No
         console.print(f"  [red]{escape(problem)}[/]")
     for device in explanation.unhealthy:
         console.print(f"  [red]holds a device that is unhealthy: {escape(device)}; it keeps it until it ends[/]")
+    completed = any(edit.kind == RECREATE.kind for fix in explanation.fixes for edit in fix.edits)
+    again = "without what admission adds" if completed else "created again"
     if not bound.fits:
         against = "; ".join(dict.fromkeys(bound.messages))
-        console.print(f"  [yellow]created again, it would not go there: {escape(against)}[/]")
-    console.print(escape(f"created again, it {explanation.headline}".replace("it fits", "it would fit", 1)))
+        console.print(f"  [yellow]{again}, it would not go there: {escape(against)}[/]")
+    console.print(escape(f"{again}, it {explanation.headline}".replace("it fits", "it would fit", 1)))
 
 
 def _places(console: Console, explanation: Explanation) -> None:

@@ -101,7 +101,7 @@ def request_other_resource(near_miss: NearMiss) -> Iterator[Edit]:
                 lesser = "" if wished else _lesser_unit(near_miss.node.node_class, resource, other)
                 text = f"ask for {other} instead of {resource}{requesters}{f': {lesser}' if lesser else ''}"
                 weight = 10 if wished else 35 + changes_kind + 8 * bool(lesser)
-                yield Edit("ask-another", text, weight, replace_resource(resource, other))
+                yield Edit("ask-another", text, weight, replace_resource(resource, other), on=near_miss.node.name)
 
 
 def _lesser_unit(node_class: NodeClass, resource: str, other: str) -> str:
@@ -112,6 +112,10 @@ def _lesser_unit(node_class: NodeClass, resource: str, other: str) -> str:
     sizes = nominal_size(asked), nominal_size(offered)
     if sizes[0] and sizes[1] and (sizes[1].compute, sizes[1].memory_mib) < (sizes[0].compute, sizes[0].memory_mib):
         return f"a smaller slice, with {sizes[1].memory_mib} MiB"
+    if sizes[0] and not offered and node_class.unit(other) in SHARES:
+        return f"{node_class.unit_words(other)}, which has no memory of its own"
+    if sizes[0] and not offered and 0 < (node_class.memory_mib or 0) < MEMORY_TOLERANCE * sizes[0].memory_mib:
+        return f"a smaller GPU, with {node_class.memory_mib} MiB"
     if MEDIA in asked and MEDIA not in offered:
         return "it need not have media engines; a device plugin before v0.20.0 gives those slices the same name"
     return ""

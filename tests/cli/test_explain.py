@@ -184,8 +184,10 @@ def test_pod_that_has_not_started_begins_with_its_event(tmp_path: Path) -> None:
 
     assert lines[0] == "team-a/p is bound to a100-1, not started"
     assert lines[1].startswith("  FailedMount: a volume of the pod cannot be mounted (no such Secret); check that")
-    assert lines[2].startswith("  created again, it would not go there: ")
-    assert lines[3].startswith("created again, it would fit on none of 23 nodes; of the 19 that come nearest: ")
+    assert lines[2].startswith("  without what admission adds, it would not go there: ")
+    assert lines[3].startswith(
+        "without what admission adds, it would fit on none of 23 nodes; of the 19 that come nearest: "
+    )
 
 
 def test_running_service_answers_as_the_command_does(file: str, tmp_path: Path) -> None:

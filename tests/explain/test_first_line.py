@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from app.cli.source import state_of
+from app.demo.sample_fleets import demo_fleet
 from app.explain.explanation import Explanation
 from app.explain.pending_cause import cause_of
 from app.explain.pending_pod import explain
 from app.values.computations import finish
-from app.world.world import World
+from app.world.world import World, world_of
+from tests.builders import policies
 from tests.explain.spoilt_pods import spoilt_pods
 from tests.explain.test_nearest_changes import GPU, Pool, pod
 from tests.explain.test_puzzles import world_under
@@ -239,3 +242,17 @@ def test_fewer_gpus_are_whole_ones_first_and_shares_are_called_so() -> None:
     assert both[0].edits[0].text == "ask for 3 nvidia.com/gpu instead of 9"
     assert both[0].node == "h100"
     assert alone[0].edits[0].text == "ask for 8 nvidia.com/gpu instead of 9: one unit is a time-slice there"
+
+
+def test_slice_that_is_not_there_is_the_nearest_slice_before_a_time_slice() -> None:
+    """F84: a time-slice of a GPU with less memory than the slice is no substitute without a word."""
+    document = pod(1, "nvidia.com/mig-4g.40gb")
+    snapshot = world_of(state_of(demo_fleet("weekday")), policies())
+
+    texts = [edit.text for fix in answer(snapshot, document).fixes for edit in fix.edits]
+
+    wanted = "instead of nvidia.com/mig-4g.40gb"
+    assert texts[:2] == [
+        f"ask for nvidia.com/mig-3g.40gb {wanted}: a smaller slice, with 40960 MiB",
+        f"ask for nvidia.com/gpu {wanted}: a time-slice, which has no memory of its own",
+    ]
