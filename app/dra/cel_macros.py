@@ -12,6 +12,8 @@ from app.dra.cel_syntax import Bound, Call, CelNode, Identifier, ListOf, Literal
 
 MOST_NODES = 2000
 """A bound on the size of what variables and loops make, and so on the time of an evaluation, under a millisecond."""
+MOST_DEEP = 100
+"""A bound on the height of the tree, and so on the depth of the stack."""
 LOOPS = {"all": "_&&_", "exists": "_||_"}
 OTHER_LOOPS = frozenset(
     {"exists_one", "existsOne", "map", "filter", "transformList", "transformMap", "transformMapEntry", "sortBy"}
@@ -25,6 +27,8 @@ class Expander:
     def __init__(self, text: str) -> None:
         self._text = text
         self._left = MOST_NODES
+        self._depth = self._deepest = 0
+        self._heights: dict[CelNode, int] = {}
         self.unused: list[CelNode] = []
 
     def expand(self, node: CelNode, scope: Mapping[str, CelNode]) -> CelNode:
@@ -32,9 +36,19 @@ class Expander:
 
         Raises SelectorError, NotJudged.
         """
-        self._left -= 1
-        if self._left < 0:
+        self._enter(1, 1)
+        self._depth += 1
+        expanded = self._expanded(node, scope)
+        self._depth -= 1
+        return expanded
+
+    def _enter(self, nodes: int, height: int) -> None:
+        self._left -= nodes
+        self._deepest = max(self._deepest, self._depth + height)
+        if self._left < 0 or self._depth + height > MOST_DEEP:
             raise not_evaluated("an expression so large")
+
+    def _expanded(self, node: CelNode, scope: Mapping[str, CelNode]) -> CelNode:
         match node:
             case Identifier():
                 return self._variable(node, scope[node.name]) if node.name in scope else node
@@ -47,13 +61,16 @@ class Expander:
         return node
 
     def _variable(self, node: Identifier, value: CelNode) -> CelNode:
-        self._left -= size_of(value)
+        self._enter(size_of(value), self._heights.get(value, 1))
         return Bound(node.start, node.end, value)
 
     def _call(self, call: Call, scope: Mapping[str, CelNode]) -> CelNode:
         target, arguments = call.target, call.arguments
         if call.function == "bind" and len(arguments) == 3 and isinstance(target, Identifier) and target.name == "cel":
+            deepest, self._deepest = self._deepest, self._depth
             value = self.expand(arguments[1], scope)
+            self._heights[value] = self._deepest - self._depth
+            self._deepest = max(deepest, self._deepest)
             self.unused.append(value)
             return self._within(call, arguments[0], value, scope)
         if target is not None and call.function in LOOPS and len(arguments) == 2:

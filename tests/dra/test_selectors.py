@@ -158,6 +158,10 @@ def test_an_endless_evaluation_is_not_begun() -> None:
     for name in "abcdefghijkl":
         bombs = f"cel.bind({name}, {bombs}, {name} + {name} + {name} + {name})"
     assert compile_selector(f"{bombs} == ''").judge(H100).not_judged == "an expression so large is not evaluated"
+    high = "1"
+    for _ in range(38):
+        high = f"({high}{' + 1' * 38})"
+    assert compile_selector(f"{high} == 1").judge(H100).not_judged == "an expression so large is not evaluated"
     long = "'x'" + f".replace('', '{'a' * 90}')" * 4
     assert (
         compile_selector(f"{long} == ''").judge(H100).not_judged == "replace() with such a long result is not evaluated"
