@@ -12,9 +12,6 @@ import typer
 from rich.console import Console
 
 from app.cli.output import Output, output_of, show
-from app.cluster.files import case_texts, policy_texts, read_knowledge, read_policies, shipped_policies
-from app.policy.case_document import read_case
-from app.policy.load import load_policies
 from app.values.computations import finish
 from app.values.errors import PolicyError
 from app.values.reasons import counted
@@ -40,6 +37,8 @@ def lint(
     output: Output = "text",
 ) -> None:
     """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
+    from app.cluster.files import case_texts, policy_texts, shipped_policies  # --help needs no models of policies
+
     directory = directory or shipped_policies()
     warnings: list[str] = []
     findings = tuple(_findings(directory, warnings))
@@ -58,6 +57,10 @@ def _show_findings(console: Console, result: LintResult) -> None:
 
 def _findings(directory: Path, warnings: list[str]) -> Iterator[str]:
     """Yield what is wrong with the policies and cases, and add to `warnings` what is only unusual."""
+    from app.cluster.files import case_texts, policy_texts, read_knowledge
+    from app.policy.case_document import read_case
+    from app.policy.load import load_policies
+
     for file, text in policy_texts(directory).items():
         with suppress(PolicyError):
             for policy in finish(load_policies({file: text}, read_knowledge())).policies:
@@ -94,7 +97,9 @@ def run_cases(
     output: Annotated[str, output_of(*FORMATS)] = "text",
 ) -> None:
     """Run the policy cases, each a pod, some nodes and the expected result, and name the rules without a case."""
+    from app.cluster.files import case_texts, read_knowledge, read_policies, shipped_policies
     from app.explain.policy_cases import rules_of, rules_touched, run_case  # lint needs none of what it imports
+    from app.policy.case_document import read_case
 
     directory = directory or shipped_policies()
     knowledge = read_knowledge()

@@ -4,8 +4,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from app.dra.cel_facts import Read, qualified
-from app.dra.cel_syntax import Call, CelNode, Fold, ListOf, Literal, Path, Scope, is_let, path_of
+from app.dra.cel_facts import Read, read_of
+from app.dra.cel_syntax import Call, CelNode, ListOf, Literal, path_of
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -40,27 +40,19 @@ def _show(value: Any) -> str:
 
 def read_comparison(node: CelNode) -> Comparison | None:
     """Read the comparison that a condition is, or return None for one of another form."""
-    scope: dict[str, tuple[Path, bool] | None] = {}
-    while isinstance(node, Fold) and is_let(node):
-        scope[node.accumulator] = path_of(node.initial, scope)
-        node = node.result
-    return _read(node, scope)
-
-
-def _read(node: CelNode, scope: Scope) -> Comparison | None:
-    fact = _fact(node, scope)
+    fact = _fact(node)
     if fact is not None:
         return Comparison(fact, "==", True)
     if not isinstance(node, Call):
         return None
     if node.function == "!_":
-        return _negated(_read(node.arguments[0], scope))
+        return _negated(read_comparison(node.arguments[0]))
     if node.function == "@in":
-        return _membership(node, scope)
+        return _membership(node)
     if node.target is not None:
-        return _method(node, scope)
+        return _method(node)
     operator = node.function.strip("_")
-    return _compared(operator, node.arguments[0], node.arguments[1], scope) if operator in _MIRRORED else None
+    return _compared(operator, node.arguments[0], node.arguments[1]) if operator in _MIRRORED else None
 
 
 def _negated(comparison: Comparison | None) -> Comparison | None:
@@ -69,51 +61,47 @@ def _negated(comparison: Comparison | None) -> Comparison | None:
     return Comparison(comparison.fact, _OPPOSITE[comparison.operator], comparison.wanted)
 
 
-def _membership(node: Call, scope: Scope) -> Comparison | None:
+def _membership(node: Call) -> Comparison | None:
     item, values = node.arguments
-    fact = _fact(item, scope)
+    fact = _fact(item)
     if fact is None or not isinstance(values, ListOf):
         return None
     wanted = [value.value for value in values.items if isinstance(value, Literal)]
     return Comparison(fact, "in", tuple(wanted)) if len(wanted) == len(values.items) else None
 
 
-def _method(node: Call, scope: Scope) -> Comparison | None:
+def _method(node: Call) -> Comparison | None:
     """Read `fact.isGreaterThan(value)` and the like."""
     operator = _METHODS.get(node.function)
-    fact = _fact(node.target, scope)
+    fact = _fact(node.target)
     if operator is None or fact is None or len(node.arguments) != 1:
         return None
     value = _value(node.arguments[0])
     return None if value is None else Comparison(fact, operator, value)
 
 
-def _compared(operator: str, left: CelNode, right: CelNode, scope: Scope) -> Comparison | None:
+def _compared(operator: str, left: CelNode, right: CelNode) -> Comparison | None:
     """Read `fact >= value`, `value <= fact` and `fact.compareTo(value) >= 0`."""
     if isinstance(left, Literal) and not isinstance(right, Literal):
-        return _compared(_MIRRORED[operator], right, left, scope)
+        return _compared(_MIRRORED[operator], right, left)
     value = _value(right)
     if value is None:
         return None
     if isinstance(left, Call) and left.function == "compareTo" and len(left.arguments) == 1:
-        return _compared_to(left, operator, value, scope)
-    fact = _fact(left, scope)
+        return _compared_to(left, operator, value)
+    fact = _fact(left)
     return None if fact is None else Comparison(fact, operator, value)
 
 
-def _compared_to(call: Call, operator: str, number: Any, scope: Scope) -> Comparison | None:
-    fact, value = _fact(call.target, scope), _value(call.arguments[0])
+def _compared_to(call: Call, operator: str, number: Any) -> Comparison | None:
+    fact, value = _fact(call.target), _value(call.arguments[0])
     asked = operator if number == 0 else _BY_ONE.get((operator, number))
     return None if fact is None or value is None or asked is None else Comparison(fact, asked, value)
 
 
-def _fact(node: CelNode | None, scope: Scope) -> Read | None:
-    path = path_of(node, scope) if node is not None else None
-    if path is None or path[1]:
-        return None
-    if len(path[0]) == 3:
-        return Read(path[0][0], qualified(path[0][1], path[0][2]))
-    return Read(path[0][0], "") if path[0] in (("driver",), ("allowMultipleAllocations",)) else None
+def _fact(node: CelNode | None) -> Read | None:
+    path = path_of(node)
+    return None if path is None or path[1] else read_of(path[0])
 
 
 def _value(node: CelNode) -> Any:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts about a device that selectors read, and what an evaluation may cost."""
+"""The facts about a device that selectors read."""
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
-from app.dra.cel_quantities import read_quantity
-from app.dra.cel_syntax import OverBudget
-from app.dra.cel_values import DomainsView, DomainView, parse_semver
+from app.dra.cel_syntax import EvaluationError, Path
+from app.dra.cel_values import read_semver
 from app.kube.devices import Device
+
+Evaluate = Callable[[Device], Any]
 
 
 class Read(NamedTuple):
@@ -20,41 +22,14 @@ class Read(NamedTuple):
         return self.name or f"device.{self.group}"
 
 
-def qualified(domain: str, name: str) -> str:
-    """Make a qualified name; no fact has a domain with a slash in it, and so the result is then empty."""
-    return "" if "/" in domain else f"{domain}/{name}"
+def read_of(path: Path) -> Read | None:
+    """Return the fact at the end of a path, or None where it ends before one.
 
-
-BUDGET = 20_000
-"""What an evaluation for one device may cost, about 10 ms. Kubernetes' limit is 1,000,000 units of its own (resource/v1
-types.go, CELSelectorExpressionMaxCost), which no evaluation within ours reaches (tests/dra/test_selectors_go.py)."""
-METER = "#meter"
-Names = dict[str, Any]
-"""The variables of macros by their names, and under METER what the evaluation may still cost."""
-Evaluate = Callable[[Device, Names], Any]
-
-
-def spend(names: Names, cost: int) -> None:
-    """Charge an evaluation.
-
-    Raises OverBudget.
+    No fact has a domain with a slash in it, so that such a name is empty.
     """
-    meter = names[METER]
-    meter[0] -= cost
-    if meter[0] < 0:
-        raise OverBudget("the evaluation takes too long")
-
-
-def read_value(group: str, value: Any) -> Any:
-    """Make a fact a value of CEL.
-
-    Raises EvaluationError for a version or a quantity that is none.
-    """
-    if group == "capacity":
-        return read_quantity(value)
-    if isinstance(value, tuple):
-        return tuple(read_value(group, item) for item in value)
-    return value if isinstance(value, (bool, int, str)) else parse_semver(value.text)
+    if len(path) == 3:
+        return Read(path[0], "" if "/" in path[1] else f"{path[1]}/{path[2]}")
+    return Read(path[0], "") if path in (("driver",), ("allowMultipleAllocations",)) else None
 
 
 def read_fact(device: Device, read: Read) -> Any:
@@ -65,16 +40,23 @@ def read_fact(device: Device, read: Read) -> Any:
     return device.driver if read.group == "driver" else device.allow_multiple_allocations
 
 
-def group_view(path: tuple[str, ...]) -> Callable[[Device], Any]:
-    """Make what gives the attributes or capacities of a device as a map, those of one domain if `path` names it."""
-    group = path[0]
+def reader(path: Path) -> tuple[Read, Evaluate] | None:
+    """Return the fact at the end of a path with what reads it as a value of CEL, or None where it ends before one."""
+    read = read_of(path)
+    if read is None:
+        return None
 
-    def entries(device: Device) -> Mapping[str, Any]:
-        return device.attributes if group == "attributes" else device.capacity
+    def look_up(device: Device) -> Any:
+        value = read_fact(device, read)
+        if value is None:
+            raise EvaluationError(f"no such key: {path[-1]}")
+        return _value(value)
 
-    def convert(value: Any) -> Any:
-        return read_value(group, value)
+    return read, look_up
 
-    if len(path) == 1:
-        return lambda device: DomainsView(entries(device), convert)
-    return lambda device: DomainView(entries(device), path[1], convert)
+
+def _value(value: Any) -> Any:
+    """Make a fact a value of CEL; a version that is none raises EvaluationError."""
+    if isinstance(value, (str, bool, int, Fraction)):
+        return value
+    return tuple(map(_value, value)) if isinstance(value, tuple) else read_semver(value.text)

@@ -1,142 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The macros of CEL: calls that stand for other syntax.
+"""Expands the macros of CEL into what they stand for, so that no expression has variables.
 
-They are those of google/cel-go parser/macro.go, ext/bindings.go, ext/comprehensions.go and cel/library.go, all of which
-Kubernetes enables for selectors (kubernetes staging/src/k8s.io/apiserver/pkg/cel/environment/base.go).
+They are those of google/cel-go parser/macro.go and ext/bindings.go. A loop over a list of literals is the conjunction
+or disjunction of its body for each, which absorbs errors in the same way (cel-go interpreter/interpretable.go).
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import replace
 
-from app.dra.cel_syntax import Call, CelNode, Fold, Identifier, ListOf, Literal, Select, SelectorError, Unjudged
+from app.dra.cel_syntax import Bound, Call, CelNode, Identifier, ListOf, Literal, Select, not_evaluated, syntax_error
 
-RESULT = "@result"
-UNUSED = "#unused"
-
-
-class MacroError(SelectorError):
-    """A macro is called with an argument that it does not take; the parser adds the place."""
-
-
-def expand(call: Call) -> CelNode | None:
-    """Return what a call stands for, or None if it is no macro.
-
-    Raises MacroError.
-    """
-    if call.target is None:
-        return _has(call) if call.function == "has" and len(call.arguments) == 1 else None
-    if call.function == "bind" and len(call.arguments) == 3:
-        return _bind(call) if isinstance(call.target, Identifier) and call.target.name == "cel" else None
-    macro = _MACROS.get((call.function, len(call.arguments)))
-    return macro(call) if macro else None
+MOST_NODES = 2000
+"""A bound on the size of what variables and loops make, and so on the time of an evaluation, under a millisecond."""
+MOST_DEEP = 100
+"""A bound on the height of the tree, and so on the depth of the stack."""
+LOOPS = {"all": "_&&_", "exists": "_||_"}
+OTHER_LOOPS = frozenset(
+    {"exists_one", "existsOne", "map", "filter", "transformList", "transformMap", "transformMapEntry", "sortBy"}
+    | {"optMap", "optFlatMap"}
+)
 
 
-def _has(call: Call) -> CelNode:
-    field = call.arguments[0]
-    if not isinstance(field, Select) or field.optional or field.presence:
-        raise MacroError("invalid argument to has() macro")
-    return Select(call.start, call.end, field.operand, field.field, presence=True)
+class Expander:
+    """Expands one expression; `unused` are the values of variables, which are checked like the rest."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._left = MOST_NODES
+        self._depth = self._deepest = 0
+        self._heights: dict[CelNode, int] = {}
+        self.unused: list[CelNode] = []
+
+    def expand(self, node: CelNode, scope: Mapping[str, CelNode]) -> CelNode:
+        """Return a node without macros; `scope` are the variables.
+
+        Raises SelectorError, NotJudged.
+        """
+        self._enter(1, 1)
+        self._depth += 1
+        expanded = self._expanded(node, scope)
+        self._depth -= 1
+        return expanded
+
+    def _enter(self, nodes: int, height: int) -> None:
+        self._left -= nodes
+        self._deepest = max(self._deepest, self._depth + height)
+        if self._left < 0 or self._depth + height > MOST_DEEP:
+            raise not_evaluated("an expression so large")
+
+    def _expanded(self, node: CelNode, scope: Mapping[str, CelNode]) -> CelNode:
+        match node:
+            case Identifier():
+                return self._variable(node, scope[node.name]) if node.name in scope else node
+            case Select():
+                return replace(node, operand=self.expand(node.operand, scope))
+            case ListOf():
+                return replace(node, items=tuple(self.expand(item, scope) for item in node.items))
+            case Call():
+                return self._call(node, scope)
+        return node
+
+    def _variable(self, node: Identifier, value: CelNode) -> CelNode:
+        self._enter(size_of(value), self._heights.get(value, 1))
+        return Bound(node.start, node.end, value)
+
+    def _call(self, call: Call, scope: Mapping[str, CelNode]) -> CelNode:
+        target, arguments = call.target, call.arguments
+        if call.function == "bind" and len(arguments) == 3 and isinstance(target, Identifier) and target.name == "cel":
+            deepest, self._deepest = self._deepest, self._depth
+            value = self.expand(arguments[1], scope)
+            self._heights[value] = self._deepest - self._depth
+            self._deepest = max(deepest, self._deepest)
+            self.unused.append(value)
+            return self._within(call, arguments[0], value, scope)
+        if target is not None and call.function in LOOPS and len(arguments) == 2:
+            return self._loop(call, target, scope)
+        if target is not None and (call.function in OTHER_LOOPS or call.function in LOOPS):
+            raise not_evaluated(f"{call.function}()")
+        expanded = target and self.expand(target, scope)
+        return replace(call, target=expanded, arguments=tuple(self.expand(argument, scope) for argument in arguments))
+
+    def _within(self, call: Call, variable: CelNode, value: CelNode, scope: Mapping[str, CelNode]) -> CelNode:
+        if not isinstance(variable, Identifier):
+            raise syntax_error(self._text, call.start, f"{call.function}() variable name must be a simple identifier")
+        if variable.name.startswith("__"):
+            raise not_evaluated(f"a variable {variable.name}")
+        return self.expand(call.arguments[-1], {**scope, variable.name: value})
+
+    def _loop(self, call: Call, target: CelNode, scope: Mapping[str, CelNode]) -> CelNode:
+        items = target.items if isinstance(target, ListOf) else ()
+        kinds = {type(item.value) if isinstance(item, Literal) else None for item in items}
+        if len(kinds) != 1 or None in kinds:
+            raise not_evaluated(f"{call.function}() over what is no list of literals")
+        bodies = tuple(self._within(call, call.arguments[0], item, scope) for item in items)
+        return Bound(call.start, call.end, Call(call.start, call.end, LOOPS[call.function], None, bodies))
 
 
-def _name(node: CelNode, problem: str) -> str:
-    if not isinstance(node, Identifier):
-        raise MacroError(problem)
-    return node.name
-
-
-def _let(call: Call, name: str, value: CelNode, result: CelNode) -> Fold:
-    """Make `result` with a variable in it, which is computed only when it is asked for."""
-    nothing, never = ListOf(call.start, call.end, ()), Literal(call.start, call.end, False)
-    variable = Identifier(call.start, call.end, name)
-    return Fold(call.start, call.end, nothing, (UNUSED,), name, value, never, variable, result)
-
-
-def _bind(call: Call) -> CelNode:
-    variable, value, result = call.arguments
-    name = _name(variable, "cel.bind() variable names must be simple identifiers")
-    return _let(call, name, value, result)
-
-
-def _optional_map(flat: bool) -> Callable[[Call], CelNode]:
-    def expand_map(call: Call) -> CelNode:
-        name = _name(call.arguments[0], f"{call.function}() variable name must be a simple identifier")
-        at = call.start, call.end
-        mapped: CelNode = _let(call, name, Call(*at, "value", call.target, ()), call.arguments[1])
-        if not flat:
-            mapped = Call(*at, "optional.of", None, (mapped,))
-        return Call(
-            *at, "_?_:_", None, (Call(*at, "hasValue", call.target, ()), mapped, Call(*at, "optional.none", None, ()))
-        )
-
-    return expand_map
-
-
-def _loop(call: Call, variables: int, initial: CelNode, condition: CelNode, step: CelNode, result: CelNode) -> Fold:
-    names = tuple(_name(argument, "argument must be a simple name") for argument in call.arguments[:variables])
-    if "__result__" in names:
-        raise MacroError("iteration variable overwrites accumulator variable")
-    if len(set(names)) < variables:
-        raise MacroError(f"duplicate variable name: {names[0]}")
-    assert call.target is not None
-    return Fold(call.start, call.end, call.target, names, RESULT, initial, condition, step, result)
-
-
-def _quantifier(universal: bool, variables: int) -> Callable[[Call], CelNode]:
-    def expand_quantifier(call: Call) -> CelNode:
-        at = call.start, call.end
-        result = Identifier(*at, RESULT)
-        going = result if universal else Call(*at, "!_", None, (result,))
-        operator = "_&&_" if universal else "_||_"
-        step = Call(*at, operator, None, (result, call.arguments[-1]))
-        condition = Call(*at, "@not_strictly_false", None, (going,))
-        return _loop(call, variables, Literal(*at, universal), condition, step, result)
-
-    return expand_quantifier
-
-
-def _exactly_one(variables: int) -> Callable[[Call], CelNode]:
-    def expand_one(call: Call) -> CelNode:
-        at = call.start, call.end
-        result, one = Identifier(*at, RESULT), Literal(*at, 1)
-        step = Call(*at, "_?_:_", None, (call.arguments[-1], Call(*at, "_+_", None, (result, one)), result))
-        last = Call(*at, "_==_", None, (result, one))
-        return _loop(call, variables, Literal(*at, 0), Literal(*at, True), step, last)
-
-    return expand_one
-
-
-def _list_maker(variables: int, filters: bool, maps: bool) -> Callable[[Call], CelNode]:
-    def expand_list(call: Call) -> CelNode:
-        at = call.start, call.end
-        result = Identifier(*at, RESULT)
-        item = call.arguments[-1] if maps else call.arguments[0]
-        step = Call(*at, "_+_", None, (result, ListOf(*at, (item,))))
-        if filters:
-            step = Call(*at, "_?_:_", None, (call.arguments[variables], step, result))
-        return _loop(call, variables, ListOf(*at, ()), Literal(*at, True), step, result)
-
-    return expand_list
-
-
-def _unjudged(call: Call) -> CelNode:
-    return Unjudged(call.start, call.end, f"{call.function}()")
-
-
-_MACROS: dict[tuple[str, int], Callable[[Call], CelNode]] = {
-    ("all", 2): _quantifier(True, 1),
-    ("all", 3): _quantifier(True, 2),
-    ("exists", 2): _quantifier(False, 1),
-    ("exists", 3): _quantifier(False, 2),
-    ("exists_one", 2): _exactly_one(1),
-    ("exists_one", 3): _exactly_one(2),
-    ("existsOne", 3): _exactly_one(2),
-    ("map", 2): _list_maker(1, filters=False, maps=True),
-    ("map", 3): _list_maker(1, filters=True, maps=True),
-    ("filter", 2): _list_maker(1, filters=True, maps=False),
-    ("transformList", 3): _list_maker(2, filters=False, maps=True),
-    ("transformList", 4): _list_maker(2, filters=True, maps=True),
-    ("optMap", 2): _optional_map(flat=False),
-    ("optFlatMap", 2): _optional_map(flat=True),
-    **{(name, count): _unjudged for name in ("transformMap", "transformMapEntry") for count in (3, 4)},
-    ("sortBy", 2): _unjudged,
-}
-"""The macros that are called on a target, by their name and the number of their arguments."""
+def size_of(node: CelNode | None) -> int:
+    """Count the nodes of an expression, those of variables at each use."""
+    match node:
+        case Select():
+            return 1 + size_of(node.operand)
+        case Bound():
+            return size_of(node.value)
+        case ListOf():
+            return 1 + sum(map(size_of, node.items))
+        case Call():
+            return 1 + size_of(node.target) + sum(map(size_of, node.arguments))
+    return 1

@@ -5,22 +5,19 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app.dra.cel_macros import MacroError, expand
 from app.dra.cel_syntax import (
     Call,
     CelNode,
     Identifier,
     ListOf,
     Literal,
-    MapOf,
-    NotJudged,
     Select,
     SelectorError,
     Token,
+    not_evaluated,
     syntax_error,
     tokens,
 )
-from app.dra.cel_values import INT_MAX, INT_MIN, UINT_MAX, UInt
 
 _SIMPLE = dict(zip("abfnrtv\\'\"`?", "\a\b\f\n\r\t\v\\'\"`?", strict=True))
 _ESCAPES = re.compile(
@@ -32,23 +29,16 @@ _ESCAPES = re.compile(
 def read_literal(kind: str, text: str) -> Any:
     """Read the value of a literal from its token.
 
-    Raises ValueError.
+    Raises ValueError, and NotJudged for a double, an unsigned integer, and bytes.
     """
     if kind == "string":
-        return _unescape(*_quoted(text), binary=False)
-    if kind == "bytes":
-        return _unescape(*_quoted(text[1:]), binary=True).encode("latin-1")
-    if kind == "float":
-        return float(text)
-    if kind == "uint":
-        return UInt(_bounded(int(text[:-1], 16 if text.startswith("0x") else 10), 0, UINT_MAX))
+        return _unescape(*_quoted(text))
+    if kind != "int":
+        raise not_evaluated(f"a literal of type {kind}")
     digits = text.removeprefix("-")
     value = int(digits, 16 if digits.startswith("0x") else 10)
-    return _bounded(-value if digits != text else value, INT_MIN, INT_MAX)
-
-
-def _bounded(value: int, least: int, largest: int) -> int:
-    if not least <= value <= largest:
+    value = -value if digits != text else value
+    if not -(2**63) <= value < 2**63:
         raise ValueError("out of range")
     return value
 
@@ -61,21 +51,18 @@ def _quoted(text: str) -> tuple[str, bool]:
     return text[width:-width], raw
 
 
-def _unescape(text: str, raw: bool, binary: bool) -> str:
-    """Replace the escapes; a string of bytes is returned as latin-1."""
-    if binary:
-        text = text.encode().decode("latin-1")
-    return text if raw else _ESCAPES.sub(lambda match: _escape(match, binary), text)
+def _unescape(text: str, raw: bool) -> str:
+    return text if raw else _ESCAPES.sub(_escape, text)
 
 
-def _escape(match: re.Match[str], binary: bool) -> str:
+def _escape(match: re.Match[str]) -> str:
     simple, hexadecimal, short, long, octal, other = match.groups()
-    if other is not None or (binary and (short or long)):
+    if other is not None:
         raise ValueError("unable to unescape string")
     if simple:
         return _SIMPLE[simple]
     code = int(octal, 8) if octal else int(hexadecimal or short or long, 16)
-    if not binary and (code > 0x10FFFF or 0xD800 <= code <= 0xDFFF):
+    if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
         raise ValueError("invalid unicode code point")
     return chr(code)
 
@@ -89,8 +76,8 @@ _BINARY = {
     **dict.fromkeys("*/%", 3),
 }
 _LITERALS = frozenset({"string", "bytes", "float", "uint", "int"})
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
-_KEYWORDS = frozenset({*_WORDS, "in"})
+_WORDS = {"true": True, "false": False}
+_KEYWORDS = frozenset({*_WORDS, "null", "in"})
 _RESERVED_IDS = "as break const continue else for function if import let loop package namespace return var void while"
 _RESERVED = frozenset(_RESERVED_IDS.split())
 """Names that no variable can have (google/cel-go parser/parser.go, reservedIds)."""
@@ -145,7 +132,7 @@ class _Parser:
     def expression(self) -> CelNode:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise NotJudged(f"an expression nested over {DEEPEST} deep")
+            raise not_evaluated(f"an expression nested over {DEEPEST} deep")
         node = self._disjunction()
         if self._accept("?"):
             then = self._disjunction()
@@ -177,7 +164,7 @@ class _Parser:
             right = self._binary(level + 1)
             length += 1
             if length > DEEPEST:
-                raise NotJudged(f"over {DEEPEST} operators in a row")
+                raise not_evaluated(f"over {DEEPEST} operators in a row")
             function = "@in" if operator == "in" else f"_{operator}_"
             node = Call(node.start, right.end, function, None, (node, right))
         return node
@@ -199,7 +186,7 @@ class _Parser:
             node = self._field(node) if opened.text == "." else self._index_of(node)
             length += 1
             if length > DEEPEST:
-                raise NotJudged(f"over {DEEPEST} fields or calls in a row")
+                raise not_evaluated(f"over {DEEPEST} fields or calls in a row")
         return node
 
     def _field(self, operand: CelNode) -> CelNode:
@@ -235,11 +222,7 @@ class _Parser:
                 return tuple(items)
 
     def _call(self, start: int, function: str, target: CelNode | None, arguments: tuple[CelNode, ...]) -> CelNode:
-        call = Call(start, self._tokens[self._index - 1].end, function, target, arguments)
-        try:
-            return expand(call) or call
-        except MacroError as problem:
-            raise syntax_error(self._text, start, str(problem)) from None
+        return Call(start, self._tokens[self._index - 1].end, function, target, arguments)
 
     def _primary(self) -> CelNode:
         token = self.token
@@ -253,8 +236,8 @@ class _Parser:
             return node
         if self._accept("["):
             return self._list_literal(token.start)
-        if self._accept("{"):
-            return self._map_literal(token.start)
+        if token.text in ("{", "null") and token.kind != "string":
+            raise not_evaluated("a map" if token.text == "{" else "null")
         self._accept(".")
         return self._named(self._identifier())
 
@@ -282,21 +265,10 @@ class _Parser:
             raise self.error("mismatched input expecting ']'")
         if closing := self._accept("]"):
             return ListOf(start, closing.end, ())
-        items = self._list(self._optional_item, "]", trailing=True)
-        optional = frozenset(index for index, (_, is_optional) in enumerate(items) if is_optional)
-        return ListOf(start, self._tokens[self._index - 1].end, tuple(node for node, _ in items), optional)
+        items = self._list(self._item, "]", trailing=True)
+        return ListOf(start, self._tokens[self._index - 1].end, items)
 
-    def _optional_item(self) -> tuple[CelNode, bool]:
-        optional = self._accept("?") is not None
-        return self.expression(), optional
-
-    def _map_literal(self, start: int) -> CelNode:
-        if closing := self._accept("}"):
-            return MapOf(start, closing.end, ())
-        entries = self._list(self._entry, "}", trailing=True)
-        return MapOf(start, self._tokens[self._index - 1].end, entries)
-
-    def _entry(self) -> tuple[CelNode, CelNode, bool]:
-        key, optional = self._optional_item()
-        self._expect(":")
-        return key, self.expression(), optional
+    def _item(self) -> CelNode:
+        if self._accept("?"):
+            raise not_evaluated("an optional element of a list")
+        return self.expression()

@@ -1,325 +1,327 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes functions of expressions that were checked, which compute their values for a device.
+"""Checks expressions without macros, and makes functions of them, which compute their values for a device.
 
-What is evaluated, and when, is as in google/cel-go interpreter/planner.go and interpretable.go: `&&` and `||` absorb
-errors of either side, variables of macros are computed once they are asked for, and so on. The paths
-`device.attributes["domain"].name` are looked up at once, without making the maps on the way.
+What does not compile is found as by google/cel-go checker/checker.go; what is evaluated, and when, is as in its
+interpreter/planner.go and interpretable.go: `&&` and `||` absorb errors of either side. Attributes have the type any,
+which an evaluation decides (kubernetes staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from app.dra.cel_control import (
-    Loop,
-    conditional,
-    equality,
-    inequality,
-    let,
-    logical,
-    not_strictly_false,
-    or_optional,
-    or_value,
-    settle,
-)
-from app.dra.cel_facts import Evaluate, Names, Read, group_view, qualified, read_value, spend
-from app.dra.cel_functions import Overload
-from app.dra.cel_operators import index
+from app.dra.cel_facts import Evaluate, Read, reader
+from app.dra.cel_functions import ANY, BOOL, FUNCTIONS, METHODS, NOT_EVALUATED, QUANTITY, STRING, Overload, choose
 from app.dra.cel_syntax import (
+    Aborted,
+    Bound,
     Call,
     CelNode,
     EvaluationError,
-    Fold,
     Identifier,
     ListOf,
     Literal,
-    MapOf,
-    NotJudged,
     Path,
-    Scope,
     Select,
-    Unjudged,
-    is_let,
+    SelectorError,
+    not_evaluated,
     path_of,
+    syntax_error,
 )
-from app.dra.cel_values import NONE, Optional, TypeValue, constant_key, find, kind, member_of_constants, no_overload
+from app.dra.cel_values import compile_pattern, contains, equal, kind, member_of_constants, no_overload, unequal
 from app.kube.devices import Device
 
-
-def fact_reader(path: Path, optional: bool) -> Evaluate:
-    """Make the lookup of one attribute or capacity."""
-    group, key, name = path[0], qualified(path[1], path[2]), path[2]
-    is_attribute = group == "attributes"
-
-    def look_up(device: Device, _: Names) -> Any:
-        value = (device.attributes if is_attribute else device.capacity).get(key)
-        if value is None:
-            raise EvaluationError(f"no such key: {name}")
-        return value if type(value) in _PLAIN and is_attribute else read_value(group, value)
-
-    def look_up_optional(device: Device, names: Names) -> Any:
-        entries = device.attributes if is_attribute else device.capacity
-        return Optional(look_up(device, names)) if key in entries else NONE
-
-    return look_up_optional if optional else look_up
+Typed = tuple[str, Evaluate]
+"""The type of an expression, and what computes it."""
+FIELDS = {"driver": STRING, "allowMultipleAllocations": BOOL, "attributes": "map", "capacity": "map"}
+_NAMESPACES = frozenset(name.partition(".")[0] for name in NOT_EVALUATED if "." in name)
+_TYPES = frozenset({"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"})
+_ARITHMETIC = frozenset({"_+_", "_-_", "_*_", "_/_", "_%_", "-_"})
+"""Operators that take other types, too, which are not judged."""
+_LONGER = {"replace": 4, "indexOf": 3}
+"""Functions with an overload that is not evaluated, by the number of its operands."""
+_OPTIONAL = {"orValue": 1, "hasValue": 0}
 
 
-_PLAIN = frozenset({str, int, bool})
+class Program:
+    """Compiles one expression; `reads` are the facts that it asks about."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.reads: set[Read] = set()
 
-def lookup(container: Any, field: Any) -> Any:
-    """Look up a field; of an optional value it is optional, too."""
-    return optional_lookup(container, field) if isinstance(container, Optional) else index(container, field)
+    def condition(self, node: CelNode) -> Evaluate:
+        """Compile an expression that must be a bool, or an attribute that may be one.
 
+        Raises SelectorError, NotJudged.
+        """
+        result, evaluate = self.compile(node)
+        if result not in (BOOL, ANY):
+            raise self._problem(node, f"must evaluate to bool or the unknown type, not {result}")
+        return evaluate
 
-def optional_lookup(container: Any, field: Any) -> Optional:
-    """Look up a field that may not be there."""
-    if isinstance(container, Optional):
-        container = container.value
-    present, value = find(container, field)
-    return Optional(value) if present else NONE
+    def _problem(self, node: CelNode, message: str) -> SelectorError:
+        return syntax_error(self._text, node.start, message)
 
-
-class Planner:
-    """Makes the functions of one expression; `reads` are the facts that it asks about, None if values decide that."""
-
-    def __init__(self, calls: Mapping[CelNode, tuple[str, tuple[Overload, ...]]]) -> None:
-        self._calls = calls
-        self.reads: set[Read] | None = set()
-
-    def plan(self, node: CelNode, scope: Scope) -> Evaluate:
-        """Make the function of a node."""
-        path = path_of(node, scope)
+    def compile(self, node: CelNode) -> Typed:
+        """Compile an expression."""
+        path = path_of(node)
         if path is not None:
-            return self._read_path(*path)
+            return self._path(node, *path)
         match node:
+            case Bound():
+                return self.compile(node.value)
             case Literal():
-                return _constant(node.value)
-            case Identifier():
-                return self._identifier(node, scope)
-            case Select():
-                return self._select(node, scope)
-            case Call():
-                return self._call(node, scope)
+                value = node.value
+                return kind(value), lambda _: value
             case ListOf():
-                return self._list(node, scope)
-            case MapOf():
-                return self._map(node, scope)
-            case Fold():
-                return self._fold(node, scope)
-            case Unjudged():
-                return raising(NotJudged(f"{node.what} is not evaluated"))
+                return self._list(node)
+            case Select():
+                return self._field(node)
+            case Call():
+                return self._call(node)
+            case Identifier() if node.name in _TYPES:
+                raise not_evaluated(f"{node.name} as a value")
+            case Identifier():
+                raise self._problem(node, f"undeclared reference to '{node.name}' (in container '')")
         raise AssertionError(node)
 
-    def _note(self, path: Path) -> None:
-        """Remember what is read: a fact, or an unknown part of all of them."""
-        if len(path) == 3:
-            fact = Read(path[0], qualified(path[1], path[2]))
-        elif path in (("driver",), ("allowMultipleAllocations",)):
-            fact = Read(path[0], "")
-        else:
-            self.reads = None
-            return
-        if self.reads is not None:
-            self.reads.add(fact)
+    def _path(self, node: CelNode, path: Path, optional: bool) -> Typed:
+        if path and path[0] not in FIELDS:
+            raise self._problem(node, f"undefined field '{path[0]}'")
+        found = reader(path)
+        if found is None or optional:
+            raise not_evaluated(f"device{'.' * bool(path)}{'.'.join(path)} as a value")
+        self.reads.add(found[0])
+        return {"attributes": ANY, "capacity": QUANTITY}.get(path[0], FIELDS[path[0]]), found[1]
 
-    def _read_path(self, path: Path, optional: bool) -> Evaluate:
-        self._note(path)
-        if not path:
-            return raising(NotJudged("device as a value"))
-        if path == ("driver",):
-            return lambda device, _: device.driver
-        if path == ("allowMultipleAllocations",):
-            return lambda device, _: device.allow_multiple_allocations
-        if len(path) == 3:
-            return fact_reader(path, optional)
-        view = group_view(path)
-        return (lambda device, _: Optional(view(device))) if optional else lambda device, _: view(device)
-
-    def _identifier(self, node: Identifier, scope: Scope) -> Evaluate:
-        name = node.name
-        if name not in scope:
-            return _constant(TypeValue(name))
-        return lambda _, names: settle(names[name])
-
-    def _select(self, node: Select, scope: Scope) -> Evaluate:
-        if node.presence:
-            return self._presence(node, scope)
-        operand, field = self.plan(node.operand, scope), node.field
+    def _field(self, node: Select) -> Typed:
+        """Compile a field of what has none, which is an error when it is evaluated if the type is not known."""
         if node.optional:
-            return lambda device, names: optional_lookup(operand(device, names), field)
-        return lambda device, names: lookup(operand(device, names), field)
+            raise not_evaluated("an optional field of a value")
+        operand, evaluate = self.compile(node.operand)
+        if operand != ANY:
+            raise self._problem(node, f"type '{operand}' does not support field selection")
 
-    def _presence(self, node: Select, scope: Scope) -> Evaluate:
-        """Make has(); a domain is always there, and what has no fields has none."""
-        path = path_of(node.operand, scope)
-        if path is not None and len(path[0]) < 2:
-            return _constant(True)
-        if path is not None and len(path[0]) == 2:
-            self._note((*path[0], node.field))
-            group, key = path[0][0], qualified(path[0][1], node.field)
-            return lambda device, _: key in (device.attributes if group == "attributes" else device.capacity)
-        operand, field = self.plan(node.operand, scope), node.field
-        return lambda device, names: optional_lookup(operand(device, names), field) is not NONE
+        def fail(device: Device) -> Any:
+            evaluate(device)
+            raise EvaluationError(f"no such key: {node.field}")
 
-    def _call(self, node: Call, scope: Scope) -> Evaluate:
-        function, overloads = self._calls[node]
-        if not overloads:
-            return raising(NotJudged(f"{function}() is not evaluated"))
-        namespaced = "." in function
-        operands = node.arguments if node.target is None or namespaced else (node.target, *node.arguments)
-        if function == "@in" and isinstance(node.arguments[1], ListOf) and not node.arguments[1].optional:
-            constants = _constants(node.arguments[1])
-            if constants is not None:
-                return _membership(self.plan(operands[0], scope), constants)
-        if function == "_?_:_" and any(map(_is_optional_test, node.arguments)):
-            return raising(NotJudged("has() of an optional value as the result of a condition"))
-        planned = tuple(self.plan(operand, scope) for operand in operands)
-        if function in _SPECIAL:
-            return _SPECIAL[function](*planned)
-        return _function(function, overloads, planned)
+        return ANY, fail
 
-    def _list(self, node: ListOf, scope: Scope) -> Evaluate:
-        items, optional = tuple(self.plan(item, scope) for item in node.items), node.optional
+    def _list(self, node: ListOf) -> Typed:
+        compiled = [self.compile(item) for item in node.items]
+        types = {item for item, _ in compiled}
+        if len(types) > 1 and any(item.startswith("list(") for item in types):
+            raise not_evaluated("a list of lists")
+        if len(types) > 1:
+            raise self._problem(node, f"expected elements of one type, but found {' and '.join(sorted(types))}")
+        items = [evaluate for _, evaluate in compiled]
+        return f"list({', '.join(types)})", lambda device: tuple([evaluate(device) for evaluate in items])
 
-        def make(device: Device, names: Names) -> Any:
-            values = []
-            for position, item in enumerate(items):
-                value = item(device, names)
-                if position in optional:
-                    if value is NONE or value == NONE:
-                        continue
-                    value = _unwrap(value)
-                values.append(value)
-            return tuple(values)
-
-        return make
-
-    def _map(self, node: MapOf, scope: Scope) -> Evaluate:
-        entries = tuple(
-            (self.plan(key, scope), self.plan(value, scope), optional) for key, value, optional in node.entries
+    def _call(self, node: Call) -> Typed:
+        if node.function in _SPECIAL:
+            return _SPECIAL[node.function](self, node)
+        qualified = isinstance(node.target, Identifier) and node.target.name in _NAMESPACES
+        if node.function in _OPTIONAL and len(node.arguments) == _OPTIONAL[node.function]:
+            return self._of_optional(node)
+        name = (
+            f"{node.target.name}.{node.function}"
+            if isinstance(node.target, Identifier) and qualified
+            else node.function
         )
+        overloads = (FUNCTIONS if node.target is None else METHODS).get(name)
+        if name in NOT_EVALUATED:
+            raise not_evaluated(f"{name}()")
+        operands = node.arguments if node.target is None else (node.target, *node.arguments)
+        compiled = [self.compile(operand) for operand in operands]
+        if overloads is None and name not in FUNCTIONS.keys() | METHODS.keys():
+            raise self._problem(node, f"undeclared reference to '{name}' (in container '')")
+        types = [one for one, _ in compiled]
+        if len(types) == _LONGER.get(name):
+            raise not_evaluated(f"{name}() with so many arguments")
+        if name == "_+_" and any(item.startswith("list(") for item in types):
+            raise not_evaluated("a sum of lists")
+        fitting = [overload for overload in overloads or () if _fits(overload, types)]
+        if not fitting:
+            raise self._problem(node, f"found no matching overload for '{name}' applied to '({', '.join(types)})'")
+        if name == "matches":
+            self._check_pattern(operands[1])
+        results = {overload.result for overload in fitting}
+        unknown = len(results) > 1 or (name in _ARITHMETIC and set(types) == {ANY})
+        return (ANY if unknown else results.pop()), _function(name, fitting, [one for _, one in compiled])
 
-        def make(device: Device, names: Names) -> Any:
-            made: dict[str, Any] = {}
-            for key, value, optional in entries:
-                name, item = key(device, names), value(device, names)
-                if type(name) is not str:
-                    raise NotJudged("a map with keys that are not strings")
-                if optional and item == NONE:
-                    made.pop(name, None)
-                else:
-                    made[name] = _unwrap(item) if optional else item
-            return made
+    def _check_pattern(self, pattern: CelNode) -> None:
+        """Refuse a literal that is no regular expression."""
+        if isinstance(pattern, Literal):
+            try:
+                compile_pattern(pattern.value)
+            except EvaluationError as problem:
+                raise self._problem(pattern, f"invalid matches argument: {problem}") from None
 
-        return make
+    def _of_optional(self, node: Call) -> Typed:
+        """Compile `….?name.hasValue()` and `….?name.orValue(other)`."""
+        path = path_of(node.target)
+        found = reader(path[0]) if path is not None and path[1] else None
+        if found is None or path is None or path[0][0] not in ("attributes", "capacity"):
+            raise not_evaluated(f"{node.function}()")
+        read, look_up = found
+        self.reads.add(read)
+        present = _presence(read)
+        if node.function == "hasValue":
+            return BOOL, present
+        result, otherwise = self.compile(node.arguments[0])
+        if path[0][0] == "capacity" and result not in (QUANTITY, ANY):
+            raise self._problem(node, f"found no matching overload for 'orValue' applied to '{result}'")
+        return ANY if path[0][
+            0
+        ] == "attributes" else QUANTITY, lambda device: look_up(device) if present(device) else otherwise(device)
 
-    def _fold(self, node: Fold, scope: Scope) -> Evaluate:
-        path = path_of(node.initial, scope) if is_let(node) else None
-        outer = {**scope, node.accumulator: path}
-        if path is not None:
-            return self.plan(node.result, outer)
-        inner = {**outer, **dict.fromkeys(node.names)}
-        initial, result = self.plan(node.initial, scope), self.plan(node.result, outer)
-        if is_let(node):
-            return let(node.accumulator, initial, result)
-        loop = Loop(node, initial, self.plan(node.condition, inner), self.plan(node.step, inner), result)
-        sequence = self.plan(node.sequence, scope)
-        return lambda device, names: loop.run(sequence(device, names), device, names)
+    def _has(self, node: Call) -> Typed:
+        """Compile has(); a domain is always there."""
+        field = node.arguments[0] if len(node.arguments) == 1 else None
+        if node.target is not None or field is None:
+            raise not_evaluated("has()")
+        if not isinstance(field, Select) or field.optional:
+            raise self._problem(node, "invalid argument to has() macro")
+        path = path_of(field)
+        if path is None or path[1]:
+            raise not_evaluated("has() of what is no attribute")
+        if path[0][0] not in FIELDS:
+            raise self._problem(node, f"undefined field '{path[0][0]}'")
+        found = reader(path[0]) if len(path[0]) == 3 else None
+        if found is None:
+            return BOOL, lambda _: True
+        self.reads.add(found[0])
+        return BOOL, _presence(found[0])
+
+    def _logical(self, node: Call) -> Typed:
+        operands = []
+        for argument in node.arguments:
+            result, evaluate = self.compile(argument)
+            if result not in (BOOL, ANY):
+                raise self._problem(argument, f"expected type 'bool' but found '{result}'")
+            operands.append(evaluate)
+        return BOOL, _absorbing(node.function == "_||_", node.function, operands)
+
+    def _conditional(self, node: Call) -> Typed:
+        (asked, test), (one, then), (other, otherwise) = map(self.compile, node.arguments)
+        if asked not in (BOOL, ANY) or not _alike(one, other):
+            raise self._problem(node, f"found no matching overload for '_?_:_' applied to '({asked}, {one}, {other})'")
+
+        def evaluate(device: Device) -> Any:
+            chosen = test(device)
+            if type(chosen) is not bool:
+                raise no_overload("_?_:_", chosen)
+            return then(device) if chosen else otherwise(device)
+
+        if one != other and ANY not in (one, other):
+            raise not_evaluated("a choice between lists")
+        return (one if one == other else ANY), evaluate
+
+    def _equality(self, node: Call) -> Typed:
+        (one, left), (other, right) = map(self.compile, node.arguments)
+        if not _alike(one, other):
+            raise self._problem(node, f"found no matching overload for '{node.function}' applied to '({one}, {other})'")
+        test = equal if node.function == "_==_" else unequal
+        return BOOL, lambda device: test(left(device), right(device))
+
+    def _membership(self, node: Call) -> Typed:
+        item, values = node.arguments
+        path = path_of(values)
+        if (
+            path is not None
+            and len(path[0]) == 2
+            and not path[1]
+            and isinstance(item, Literal)
+            and type(item.value) is str
+        ):
+            return self._has(
+                Call(node.start, node.end, "has", None, (Select(node.start, node.end, values, item.value),))
+            )
+        one, evaluate = self.compile(item)
+        other, container = self.compile(values)
+        if other != ANY and not (other.startswith("list(") and _alike(one, other[5:-1] or ANY)):
+            raise self._problem(node, f"found no matching overload for '@in' applied to '({one}, {other})'")
+        literals = values.items if isinstance(values, ListOf) else ()
+        constants = {(type(each.value), each.value) for each in literals if isinstance(each, Literal)}
+        if isinstance(values, ListOf) and not literals:
+            return BOOL, lambda _: False  # nothing is in it, not even what cannot be computed
+        if literals and all(isinstance(each, Literal) for each in literals):
+            return BOOL, lambda device: member_of_constants(evaluate(device), constants)
+
+        def find(device: Device) -> bool:
+            value = evaluate(device)
+            return contains(container(device), value)
+
+        return BOOL, find
+
+    def _element(self, node: Call) -> Typed:
+        result, _ = self.compile(node.arguments[0])
+        raise not_evaluated(f"an element of {result}")
 
 
-def _is_optional_test(node: CelNode) -> bool:
-    """Tell has() of an optional value, which cel-go leaves optional as a branch of `?:` (planner.go)."""
-    if not isinstance(node, Select) or not node.presence:
-        return False
-    inner: CelNode = node.operand
-    while isinstance(inner, (Select, Call)):
-        if inner.optional if isinstance(inner, Select) else inner.function == "_[?_]":
-            return True
-        operand = inner.operand if isinstance(inner, Select) else inner.target or (*inner.arguments, None)[0]
-        if operand is None:
-            return False
-        inner = operand
-    return False
-
-
-def _constant(value: Any) -> Evaluate:
-    return lambda _, __: value
-
-
-def raising(problem: Exception) -> Evaluate:
-    """Make the evaluation that fails."""
-
-    def fail(_: Device, __: Names) -> Any:
-        raise problem
-
-    return fail
-
-
-def _unwrap(value: Any) -> Any:
-    if not isinstance(value, Optional):
-        raise EvaluationError(f"cannot initialize optional entry from non-optional value of type {kind(value)}")
-    return value.value
-
-
-_SPECIAL: dict[str, Callable[..., Evaluate]] = {
-    "_&&_": logical(False, "_&&_"),
-    "_||_": logical(True, "_||_"),
-    "_?_:_": conditional,
-    "@not_strictly_false": not_strictly_false,
-    "_==_": equality,
-    "_!=_": inequality,
-    "_[_]": lambda left, right: lambda device, names: lookup(left(device, names), right(device, names)),
-    "_[?_]": lambda left, right: lambda device, names: optional_lookup(left(device, names), right(device, names)),
-    "or": or_optional,
-    "orValue": or_value,
+_SPECIAL: dict[str, Callable[[Program, Call], Typed]] = {
+    "has": Program._has,
+    "_&&_": Program._logical,
+    "_||_": Program._logical,
+    "_?_:_": Program._conditional,
+    "_==_": Program._equality,
+    "_!=_": Program._equality,
+    "@in": Program._membership,
+    "_[_]": Program._element,
+    "_[?_]": Program._element,
 }
 
 
-def _constants(node: ListOf) -> frozenset[tuple[str, Any]] | None:
-    """Return the elements of a list of literals, which cel-go looks up in a set, or None for another list."""
-    values = [item.value for item in node.items if isinstance(item, Literal)]
-    if len(values) < len(node.items) or any(isinstance(value, bytes) for value in values):
-        return None
-    return frozenset(map(constant_key, values))
+def _alike(one: str, other: str) -> bool:
+    """Tell whether values of two types may be compared, which are equal, or of which one is not known."""
+    if ANY in (one, other):
+        return True
+    if one.startswith("list(") and other.startswith("list("):
+        return _alike(one[5:-1] or ANY, other[5:-1] or ANY)
+    return one == other
 
 
-def _membership(item: Evaluate, constants: frozenset[tuple[str, Any]]) -> Evaluate:
-    """Make `in` with a list of literals; nothing is in an empty one, not even what cannot be computed."""
-    if not constants:
-        return _constant(False)
-    return lambda device, names: member_of_constants(item(device, names), constants)
+def _fits(overload: Overload, types: list[str]) -> bool:
+    return len(types) == len(overload.arguments) and all(
+        one == ANY or one.startswith(wanted) for wanted, one in zip(overload.arguments, types, strict=True)
+    )
 
 
-def _function(name: str, overloads: tuple[Overload, ...], arguments: tuple[Evaluate, ...]) -> Evaluate:
-    """Make the call of the first overload that fits the values."""
-    if not overloads[0].guarded:
-        compute = overloads[0].compute
-        return lambda device, names: compute(*_evaluated(arguments, device, names))
+def _presence(read: Read) -> Evaluate:
+    def is_there(device: Device) -> bool:
+        return read.name in (device.attributes if read.group == "attributes" else device.capacity)
 
-    def call(device: Device, names: Names) -> Any:
-        values = _evaluated(arguments, device, names)
-        for overload in overloads:
-            if len(values) == len(overload.arguments) and all(map(_fits, overload.arguments, values)):
-                return overload.compute(*values)
-        raise no_overload(name, *values)
+    return is_there
+
+
+def _function(name: str, overloads: list[Overload], arguments: list[Evaluate]) -> Evaluate:
+    def call(device: Device) -> Any:
+        values = [argument(device) for argument in arguments]
+        return choose(name, overloads, values, list(map(kind, values)))
 
     return call
 
 
-_ANYTHING = frozenset({"param", "any", "dyn"})
+def _absorbing(decisive: bool, function: str, operands: list[Evaluate]) -> Evaluate:
+    """Make `&&` or `||`: a decisive operand counts, whatever the others are; else the first error does."""
 
+    def evaluate(device: Device) -> bool:
+        failure: EvaluationError | None = None
+        for operand in operands:
+            try:
+                value = operand(device)
+                if type(value) is not bool:
+                    raise no_overload(function, value)
+            except Aborted:
+                raise
+            except EvaluationError as problem:
+                failure = failure or problem
+                continue
+            if value is decisive:
+                return decisive
+        if failure is not None:
+            raise failure
+        return not decisive
 
-def _fits(wanted: Any, value: Any) -> bool:
-    return wanted.kind in _ANYTHING or wanted.kind == kind(value)
-
-
-def _evaluated(arguments: tuple[Evaluate, ...], device: Device, names: Names) -> list[Any]:
-    """Compute arguments, and charge for those that are long."""
-    values = [argument(device, names) for argument in arguments]
-    size = 1
-    for value in values:
-        if isinstance(value, (str, tuple, bytes)) and len(value) > 16:
-            size *= len(value)
-    if size > 64:
-        spend(names, size // 8)
-    return values
+    return evaluate

@@ -5,7 +5,7 @@ The exceptions say how a selector can fail: it does not compile, it fails for a 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,24 +27,14 @@ class Aborted(EvaluationError):
 class NotJudged(Exception):
     """An expression, or the search for devices, is beyond what is judged here; the text says why.
 
-    `false && …` and `true || …` need no answer of an operand that is not judged. All causes, by file:
-
-    - allocator.py: more than {} combinations of devices to try on one node
-    - cel_facts.py: the evaluation takes too long
-    - cel_library.py: \\C in a regular expression; a regular expression so large; an optional null
-    - cel_library.py: asApproximateFloat() of a quantity that is stored as a decimal
-    - cel_operators.py: double() of such a text; string() of a double
-    - cel_parser.py: an expression nested over {} deep; over {} fields or calls in a row; over {} operators in a row
-    - cel_program.py: {} is not evaluated; {}() is not evaluated; device as a value
-    - cel_program.py: a map with keys that are not strings; has() of an optional value as the result of a condition
-    - cel_quantities.py: a quantity of over 200 characters; a quantity with an exponent of over 100
-    - cel_quantities.py: add() and sub() of quantities that Kubernetes stores as decimals
-    - cel_quantities.py: whether Kubernetes stores a quantity as an integer
+    Judged are the functions of cel_functions.py and the macros has(), cel.bind(), and all() and exists() over literals,
+    with integers, texts, bools, lists, versions and quantities. A selector with anything else is not judged.
     """
 
 
-class OverBudget(NotJudged):
-    """An evaluation would take too long; nothing absorbs that, since Kubernetes fails it as a whole at a limit, too."""
+def not_evaluated(what: str) -> NotJudged:
+    """Make the exception for a part of CEL that is not evaluated."""
+    return NotJudged(f"{what} is not evaluated")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,25 +47,24 @@ class CelNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal(CelNode):
-    """A number, a string, bytes, a bool or null."""
+    """An integer, a string or a bool."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identifier(CelNode):
-    """A variable, or a part of the name of a function."""
+    """A name: `device`, or what no macro has bound."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Select(CelNode):
-    """`operand.field`; `has(operand.field)` if it tests for presence, and `operand.?field` if it is optional."""
+    """`operand.field`, or `operand.?field` if it is optional."""
 
     operand: CelNode
     field: str
-    presence: bool = False
     optional: bool = False
 
 
@@ -90,40 +79,16 @@ class Call(CelNode):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListOf(CelNode):
-    """`[a, ?b]`; `optional` has the indexes of the optional elements."""
+    """`[a, b]`."""
 
     items: tuple[CelNode, ...]
-    optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MapOf(CelNode):
-    """`{a: b, ?c: d}`; the third item of an entry says that it is optional."""
+class Bound(CelNode):
+    """A variable of a macro, with the expression that it stands for."""
 
-    entries: tuple[tuple[CelNode, CelNode, bool], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fold(CelNode):
-    """What the macros make: a loop over `sequence` that gives `names` to its elements and accumulates a value.
-
-    cel.bind() is a loop over nothing, whose accumulator is the variable.
-    """
-
-    sequence: CelNode
-    names: tuple[str, ...]
-    accumulator: str
-    initial: CelNode
-    condition: CelNode
-    step: CelNode
-    result: CelNode
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Unjudged(CelNode):
-    """Syntax of Kubernetes' CEL that is not evaluated here; `what` names it."""
-
-    what: str
+    value: CelNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,34 +146,34 @@ def tokens(text: str) -> Iterator[Token]:
 
 Path = tuple[str, ...]
 """What stands behind `device`: ("driver",), or ("attributes", domain, name), or the first items of that."""
-Scope = Mapping[str, tuple[Path, bool] | None]
-"""The variables of macros: those that stand for a path of `device` with that path, the others with None."""
 
 
-def path_of(node: CelNode, scope: Scope) -> tuple[Path, bool] | None:
+def path_of(node: CelNode | None) -> tuple[Path, bool] | None:
     """Return the constant path of a node below `device`, and whether a part of it is optional."""
+    if isinstance(node, Bound):
+        return path_of(node.value)
     if isinstance(node, Identifier):
-        return scope.get(node.name, ((), False) if node.name == "device" else None)
+        return ((), False) if node.name == "device" else None
     operand, step, optional = _step(node)
     if operand is None or step is None:
         return None
-    path = path_of(operand, scope)
-    if path is None or len(path[0]) == 3 or path[0][:1] in (("driver",), ("allowMultipleAllocations",)):
+    path = path_of(operand)
+    if (
+        path is None
+        or (not path[0] and isinstance(node, Call))
+        or len(path[0]) == 3
+        or path[0][:1] in (("driver",), ("allowMultipleAllocations",))
+    ):
         return None
     return (*path[0], step), path[1] or optional
 
 
-def _step(node: CelNode) -> tuple[CelNode | None, str | None, bool]:
+def _step(node: CelNode | None) -> tuple[CelNode | None, str | None, bool]:
     """Split a field or a lookup by a literal text into its operand, the name, and whether it is optional."""
-    if isinstance(node, Select) and not node.presence:
+    if isinstance(node, Select):
         return node.operand, node.field, node.optional
     if isinstance(node, Call) and node.function in ("_[_]", "_[?_]"):
         key = node.arguments[1]
         if isinstance(key, Literal) and isinstance(key.value, str):
             return node.arguments[0], key.value, node.function == "_[?_]"
     return None, None, False
-
-
-def is_let(node: CelNode) -> bool:
-    """Tell a macro that only names a value, such as cel.bind(), from a loop."""
-    return isinstance(node, Fold) and isinstance(node.sequence, ListOf) and not node.sequence.items

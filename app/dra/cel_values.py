@@ -1,63 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of CEL as selectors of devices compute with them, their equality and their order.
+"""The values of CEL as selectors of devices compute with them: how they are read, their equality and their order.
 
-bool, int (64 bits), float, str, bytes and None stand for themselves, a tuple is a list and a Mapping a map. The rules
-are those of cel-go 0.26 (google/cel-go common/types), which Kubernetes 1.36 uses, and of Kubernetes' own types
-(kubernetes staging/src/k8s.io/apiserver/pkg/cel quantity.go, semver.go). What cannot be read, compared or looked up
-raises EvaluationError.
+bool, int (64 bits) and str stand for themselves, a tuple is a list, a Fraction a quantity. The rules are those of
+google/cel-go common/types, and of Kubernetes' own types (kubernetes staging/src/k8s.io/apiserver/pkg/cel quantity.go,
+semver.go; apimachinery/pkg/api/resource/quantity.go, ParseQuantity; blang/semver v4, Parse). Go's regular expressions
+are RE2's, which take time linear to the text whatever the pattern. What cannot be read, compared or looked up raises
+EvaluationError.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache, total_ordering
-from typing import Any
+from collections.abc import Collection
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from app.dra.cel_quantities import Quantity
-from app.dra.cel_syntax import Aborted, EvaluationError
+import re2
 
-INT_MAX, INT_MIN, UINT_MAX = 2**63 - 1, -(2**63), 2**64 - 1
+from app.dra.cel_syntax import Aborted, EvaluationError, not_evaluated
 
 _SEMVER = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?", re.ASCII)
+_LARGEST_NUMBER = 2**64 - 1
 
 
-class UInt(int):
-    """An unsigned integer of 64 bits; CEL keeps it apart from int."""
-
-
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
-class Semver:
-    """A semantic version (semver.org); `before` are the identifiers of a prerelease. A build is not compared."""
+class Semver(NamedTuple):
+    """A semantic version (semver.org), in the order of its fields; of a prerelease `released` is False."""
 
     major: int
     minor: int
     patch: int
-    before: tuple[tuple[int, int, str], ...] = ()
-    text: str = ""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What versions are compared by: a prerelease is older than its release."""
-        return self.major, self.minor, self.patch, not self.before, self.before
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Semver) and self.key == other.key
-
-    def __lt__(self, other: "Semver") -> bool:
-        return self.key < other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __str__(self) -> str:
-        return self.text
+    released: bool
+    before: tuple[tuple[int, int, str], ...]
 
 
 @lru_cache(maxsize=4096)
-def parse_semver(text: str) -> Semver:
-    """Read a semantic version as strictly as Kubernetes does (blang/semver v4, Parse)."""
+def read_semver(text: str, normalize: bool = False) -> Semver:
+    """Read a semantic version as strictly as Kubernetes does; the build is not compared.
+
+    Normalizing cuts a leading v and leading zeros, and adds missing fields (apiserver/pkg/cel/library semverlib.go).
+    """
+    if normalize:
+        fields = [_normalized(field) for field in text.removeprefix("v").split(".", 2)]
+        if len(fields) < 3 and ("+" in fields[-1] or "-" in fields[-1]):
+            raise EvaluationError("short version cannot contain PreRelease/Build meta data")
+        text = ".".join([*fields, "0", "0"][:3])
     match = _SEMVER.fullmatch(text)
     if match is None:
         raise EvaluationError(f"invalid semantic version: {text[:80]!r}")
@@ -66,92 +52,84 @@ def parse_semver(text: str) -> Semver:
     numeric = [part for part in parts if part.isdecimal()]
     if not all(parts) or not all(build) or any(len(part) > 1 and part[0] == "0" for part in numeric):
         raise EvaluationError(f"invalid semantic version: {text[:80]!r}")
-    if any(len(digits) > 20 or int(digits) > UINT_MAX for digits in (*match.groups()[:3], *numeric)):
+    if any(len(digits) > 20 or int(digits) > _LARGEST_NUMBER for digits in (*match.groups()[:3], *numeric)):
         raise EvaluationError(f"semantic version out of range: {text[:80]!r}")
     before = tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
-    return Semver(int(match[1]), int(match[2]), int(match[3]), before, text)
+    return Semver(int(match[1]), int(match[2]), int(match[3]), not before, before)
 
 
-@dataclass(frozen=True, slots=True)
-class TypeValue:
-    """A type as a value, as `int` is, and `type(1)`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Optional:
-    """An optional value; `value` is None if there is none, since selectors have no optional null."""
-
-    value: Any = None
+def _normalized(field: str) -> str:
+    if len(field) < 2:
+        return field
+    stripped = field.lstrip("0")
+    return stripped if stripped[:1].isascii() and stripped[:1].isdecimal() else "0" + stripped
 
 
-NONE = Optional()
+_QUANTITY = re.compile(
+    r"([+-]?)(\d{0,200})(?:\.(\d{0,200}))?(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,18}))?", re.ASCII
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_LARGEST_EXPONENT = 100
+"""Kubernetes computes with larger powers of ten, too; they are not judged here."""
+_LARGEST_BINARY = Fraction(2**63 - 1)
+_BILLION = 10**9
 
 
-class DomainView(Mapping[str, Any]):
-    """The attributes (or capacities) of one domain, as a map without the domain in its keys."""
+@lru_cache(maxsize=4096)
+def read_quantity(text: str) -> Fraction:
+    """Read a quantity. Its least amount is a billionth, and with a binary suffix it has 63 bits.
 
-    __slots__ = ("_convert", "_entries", "_prefix")
-
-    def __init__(self, entries: Mapping[str, Any], domain: str, convert: Callable[[Any], Any]) -> None:
-        self._entries, self._convert = ({} if "/" in domain else entries), convert
-        self._prefix = f"{domain}/"
-
-    def __getitem__(self, name: str) -> Any:
-        return self._convert(self._entries[self._prefix + name])
-
-    def __iter__(self) -> Iterator[str]:
-        start = len(self._prefix)
-        return iter(sorted(key[start:] for key in self._entries if key.startswith(self._prefix)))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class DomainsView(Mapping[str, Any]):
-    """`device.attributes` (or capacity): a map from domains to maps.
-
-    A lookup of any domain gives a map, an empty one for a domain that is not there. Only `in`, size() and iteration
-    tell which domains there are (kubernetes staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go, mapper).
+    A text without digits, such as "-" or "Ki", is 0 for Kubernetes (quantity.go, parseQuantityString).
     """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or not text:
+        if len(text) > 200:
+            raise not_evaluated("a quantity of over 200 characters")
+        raise EvaluationError(f"quantities must match the regular expression of k8s.io/apimachinery: {text[:80]!r}")
+    decimals = match[3] or ""
+    digits = Fraction(int((match[2] or "0") + decimals), 10 ** len(decimals))
+    if match[4] in _BINARY:
+        amount = min(_rounded_up(digits * 2 ** _BINARY[match[4]]), _LARGEST_BINARY)
+    else:
+        exponent = int(match[5]) if match[5] else _DECIMAL[match[4] or ""]
+        if abs(exponent) > _LARGEST_EXPONENT:
+            raise not_evaluated("a quantity with an exponent of over 100")
+        amount = _rounded_up(digits * Fraction(10) ** exponent)
+    return -amount if match[1] == "-" else amount
 
-    __slots__ = ("_convert", "_entries")
 
-    def __init__(self, entries: Mapping[str, Any], convert: Callable[[Any], Any]) -> None:
-        self._entries, self._convert = entries, convert
+def _rounded_up(amount: Fraction) -> Fraction:
+    return Fraction(math.ceil(amount * _BILLION), _BILLION)
 
-    def __getitem__(self, domain: str) -> DomainView:
-        return DomainView(self._entries, domain, self._convert)
 
-    def __contains__(self, domain: object) -> bool:
-        return domain in set(self)
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted({key.partition("/")[0] for key in self._entries}))
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+@lru_cache(maxsize=512)
+def compile_pattern(text: str) -> Any:
+    """Compile a regular expression; one whose program is too large for RE2, which Go may take, is not judged."""
+    if r"\C" in text:
+        raise not_evaluated(r"\C in a regular expression")
+    try:
+        return re2.compile(text, _OPTIONS)
+    except re2.error as problem:
+        if "too large" in str(problem):
+            raise not_evaluated("a regular expression so large") from None
+        said = problem.args[0] if problem.args else problem
+        words = said.decode(errors="replace") if isinstance(said, bytes) else said
+        raise EvaluationError(f"error parsing regexp: {words}") from None
 
 
 _KINDS: dict[type, str] = {
     bool: "bool",
     int: "int",
-    UInt: "uint",
-    float: "double",
     str: "string",
-    bytes: "bytes",
-    type(None): "null_type",
     tuple: "list",
-    dict: "map",
-    DomainView: "map",
-    DomainsView: "map",
-    TypeValue: "type",
-    Optional: "optional_type",
-    Quantity: "kubernetes.Quantity",
+    Fraction: "kubernetes.Quantity",
     Semver: "kubernetes.Semver",
 }
-_NUMBERS = frozenset({int, UInt, float})
 
 
 def kind(value: Any) -> str:
@@ -165,77 +143,41 @@ def no_overload(function: str, *values: Any) -> EvaluationError:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare two values with `==`.
-
-    Values of different types are unequal, but a quantity or a version on the left cannot be compared with another type.
-    A quantity that add() or sub() made cannot stand on the right (kubernetes apiserver/pkg/cel quantity.go, Equal;
-    semver.go, Equal).
-    """
-    if type(left) is str or left is None or right is None:
-        return type(left) is type(right) and bool(left == right)
-    if type(left) in _NUMBERS:
-        return type(right) in _NUMBERS and _equal_numbers(left, right)
-    if type(left) in (Quantity, Semver):
-        if type(left) is not type(right) or (type(right) is Quantity and right.computed):
-            raise no_overload("_==_", left, right)
-        return bool(left == right)
-    if isinstance(left, tuple):
-        return isinstance(right, tuple) and len(left) == len(right) and all(map(_not_unequal, left, right))
-    if isinstance(left, Mapping):
-        return isinstance(right, Mapping) and _equal_maps(left, right)
-    if isinstance(left, Optional) and isinstance(right, Optional):
-        if left.value is None or right.value is None:
-            return left.value is right.value
-        return equal(left.value, right.value)
+    """Compare with `==`: other types are unequal, but an error where a quantity or a version is on the left."""
+    if type(left) in (Fraction, Semver) and type(left) is not type(right):
+        raise no_overload("_==_", left, right)
+    if type(left) is tuple:
+        return type(right) is tuple and len(left) == len(right) and all(map(_not_unequal, left, right))
     return type(left) is type(right) and bool(left == right)
 
 
+def unequal(left: Any, right: Any) -> bool:
+    """Compare with `!=`, which is true where the values cannot be compared (interpreter/interpretable.go, evalNe)."""
+    try:
+        return not equal(left, right)
+    except EvaluationError:
+        return True
+
+
 def _not_unequal(left: Any, right: Any) -> bool:
-    """Compare two elements of lists or maps, where only a clear "unequal" counts (cel-go common/types/list.go)."""
+    """Compare two elements of lists, where only a clear "unequal" counts (cel-go common/types/list.go)."""
     try:
         return equal(left, right)
     except EvaluationError:
         return True
 
 
-def _equal_maps(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    anything = isinstance(right, DomainsView)
-    return len(left) == len(right) and all(
-        (anything or key in right) and _not_unequal(value, right[key]) for key, value in left.items()
-    )
-
-
-def _equal_numbers(left: Any, right: Any) -> bool:
-    return not (_is_nan(left) or _is_nan(right)) and compare_numbers(left, right) == 0
-
-
-def _is_nan(value: Any) -> bool:
-    return type(value) is float and math.isnan(value)
-
-
-def compare_numbers(left: Any, right: Any) -> int:
-    """Compare numbers, -1, 0 or 1; an integer is rounded to a double beside a double (common/types/compare.go)."""
-    if type(left) is float or type(right) is float:
-        whole = left if type(right) is float else right
-        if type(whole) is not float and math.isinf(left if whole is right else right):
-            return int(left > right) - int(left < right)
-        left, right = float(left), float(right)
-    return int(left > right) - int(left < right)
-
-
 def compare(left: Any, right: Any, function: str) -> int:
-    """Order two values, -1, 0 or 1: numbers, strings, bytes or bools."""
-    if type(left) in _NUMBERS and type(right) in _NUMBERS:
-        if _is_nan(left) or _is_nan(right):
-            raise EvaluationError("NaN values cannot be ordered")
-        return compare_numbers(left, right)
-    if type(left) is type(right) and type(left) in (str, bytes, bool):
+    """Order two integers, texts or bools: -1, 0 or 1."""
+    if type(left) is type(right) and type(left) in (int, str, bool):
         return int(left > right) - int(left < right)
     raise no_overload(function, left, right)
 
 
-def contains(values: tuple[Any, ...], item: Any) -> bool:
+def contains(values: Any, item: Any) -> bool:
     """Tell whether a list has an element; elements that cannot be compared with it are passed over."""
+    if type(values) is not tuple:
+        raise no_overload("@in", item, values)
     for value in values:
         try:
             if equal(item, value):
@@ -245,8 +187,8 @@ def contains(values: tuple[Any, ...], item: Any) -> bool:
     return False
 
 
-def member_of_constants(item: Any, constants: frozenset[tuple[str, Any]]) -> bool:
-    """Tell whether an item is one of constant literals, each with its type (`constant_key`).
+def member_of_constants(item: Any, constants: Collection[tuple[type, Any]]) -> bool:
+    """Tell whether an item is one of constant literals, each with its type.
 
     A version cannot be looked up there: cel-go panics (interpreter/interpretable.go evalSetMembership hashes it), and
     the whole evaluation fails.
@@ -255,35 +197,4 @@ def member_of_constants(item: Any, constants: frozenset[tuple[str, Any]]) -> boo
     """
     if type(item) is Semver:
         raise Aborted("internal error: runtime error: hash of unhashable type cel.Semver")
-    return type(item) in _PRIMITIVES and constant_key(item) in constants
-
-
-_PRIMITIVES = frozenset({bool, int, UInt, float, str, type(None)})
-
-
-def constant_key(value: Any) -> tuple[str, Any]:
-    """Make the key of a primitive value, with which equal numbers of different types agree."""
-    return ("number" if type(value) in _NUMBERS else kind(value)), value
-
-
-def find(container: Any, key: Any) -> tuple[bool, Any]:
-    """Look up a field, a key or an index; the first item says whether it is there.
-
-    What has no fields at all has none (cel-go interpreter/attributes.go refQualify).
-
-    Raises EvaluationError if the key is no index of a list.
-    """
-    if isinstance(container, Mapping):
-        if type(key) is not str or (key not in container and not isinstance(container, DomainsView)):
-            return False, None
-        return True, container[key]
-    if isinstance(container, tuple):
-        index = _list_index(key)
-        return (True, container[index]) if 0 <= index < len(container) else (False, None)
-    return False, None
-
-
-def _list_index(key: Any) -> int:
-    if type(key) in (int, UInt) or (type(key) is float and key.is_integer()):
-        return int(key)
-    raise EvaluationError(f"unsupported index type '{kind(key)}' in list")
+    return (type(item), item) in constants

@@ -190,8 +190,7 @@ def may_select(expression: str, device: Device) -> bool:
         selector = compile_selector(expression)
     except SelectorError:
         return True
-    reads = selector.reads
-    if reads is None or not all(_same_for_kind(read.group, read.name) for read in reads):
+    if not all(_same_for_kind(read.group, read.name) for read in selector.reads):
         return True
     return selector.judge(device).matches is not False
 

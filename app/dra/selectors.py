@@ -2,25 +2,25 @@
 """CEL selectors of devices, evaluated as kube-scheduler does.
 
 Selectors are those of a DeviceClass and of the requests of a ResourceClaim. The rules are those of kubernetes
-staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36. That the
-answers are the same is tested against Kubernetes' own code (tests/dra/test_selectors_go.py), and why we have an
-evaluator of our own is in docs/decisions/0036-evaluate-device-selectors-by-an-evaluator-of-our-own.md.
+staging/src/k8s.io/dynamic-resource-allocation/cel/compile.go and of google/cel-go 0.26, for Kubernetes 1.36, and of
+them what selectors use; the rest is not judged. That no answer differs is tested against Kubernetes' own code
+(tests/dra/test_selectors_go.py); why it is our own: docs/decisions/0062-judge-the-selectors-that-people-write.md.
 
 `Selection` asks each expression once about each device.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from app.dra.cel_checker import Checker
 from app.dra.cel_comparisons import Comparison, read_comparison
-from app.dra.cel_facts import BUDGET, METER, Evaluate, Read, read_fact
+from app.dra.cel_facts import Evaluate, Read, read_fact
+from app.dra.cel_macros import Expander
 from app.dra.cel_parser import parse
-from app.dra.cel_program import Planner, raising
-from app.dra.cel_syntax import Call, CelNode, EvaluationError, Fold, SelectorError, is_let
+from app.dra.cel_program import Program
+from app.dra.cel_syntax import Call, CelNode, EvaluationError, SelectorError, path_of
 from app.dra.cel_syntax import NotJudged as NotJudged
 from app.kube.devices import Device
 
@@ -66,22 +66,18 @@ class SelectorPart:
 class Condition:
     """A compiled expression, with the judgements of the facts that were seen.
 
-    `reads` are the facts that it asks about: devices with the same of them are judged alike. It is None if they depend
-    on values of others. `comparison` is what it wants of one fact, if it has such a form.
+    `reads` are the facts that it asks about: devices with the same of them are judged alike. `comparison` is what it
+    wants of one fact, if it has such a form.
     """
 
-    def __init__(
-        self, text: str, evaluate: Evaluate, reads: frozenset[Read] | None, comparison: Comparison | None
-    ) -> None:
-        self.text, self.reads, self.comparison = text, reads, comparison
+    def __init__(self, text: str, evaluate: Evaluate, reads: Iterable[Read], comparison: Comparison | None) -> None:
+        self.text, self.reads, self.comparison = text, frozenset(reads), comparison
         self._evaluate = evaluate
-        self._order = tuple(reads) if reads is not None else ()
+        self._order = tuple(sorted(self.reads))
         self._judgements: dict[Any, Judgement] = {}
 
     def judge(self, device: Device) -> Judgement:
         """Judge a device, or return what was said of one with the same facts."""
-        if self.reads is None:
-            return self._judge(device)
         facts = tuple([_key(read_fact(device, read)) for read in self._order])
         known = self._judgements.get(facts)
         if known is None:
@@ -92,7 +88,7 @@ class Condition:
 
     def _judge(self, device: Device) -> Judgement:
         try:
-            result = self._evaluate(device, {METER: [BUDGET]})
+            result = self._evaluate(device)
         except EvaluationError as problem:
             return Judgement(error=str(problem))
         except NotJudged as problem:
@@ -105,7 +101,7 @@ class Condition:
 
     def part(self, device: Device) -> SelectorPart:
         """Judge a device, with the facts that were read."""
-        facts = tuple((read, read_fact(device, read)) for read in sorted(self.reads or ()))
+        facts = tuple((read, read_fact(device, read)) for read in self._order)
         return SelectorPart(self.text, self.judge(device), facts, self.comparison)
 
 
@@ -126,7 +122,7 @@ class Selector:
     conditions: tuple[Condition, ...]
 
     @property
-    def reads(self) -> frozenset[Read] | None:
+    def reads(self) -> frozenset[Read]:
         """The facts that the selector asks about, as those of Condition."""
         return self.whole.reads
 
@@ -149,46 +145,55 @@ def compile_selector(expression: str) -> Selector:
     try:
         if len(expression.encode()) > LONGEST:
             raise SelectorError(f"Too long: may not be more than {LONGEST} bytes")
-        root = parse(expression)
-        checker = Checker(expression)
-        checker.check(root)
-        whole = _compile(expression, root, checker)
-        return Selector(whole, tuple(_compile(expression, part, checker) for part in _conjuncts(root)))
+        return _compile(expression)
     except NotJudged as problem:
-        unjudged = Condition(expression, raising(NotJudged(str(problem))), frozenset(), None)
-        return Selector(unjudged, (unjudged,))
+        return _not_judged(expression, str(problem))
     except UnicodeError:
         raise SelectorError("the selector is no Unicode text") from None
 
 
-def _compile(expression: str, node: CelNode, checker: Checker) -> Condition:
-    planner = Planner(checker.calls)
-    evaluate = planner.plan(node, {})
-    reads = None if planner.reads is None else frozenset(planner.reads)
-    return Condition(_text(expression, node), evaluate, reads, read_comparison(node))
+def _compile(expression: str) -> Selector:
+    expander = Expander(expression)
+    root = expander.expand(parse(expression), {})
+    for value in expander.unused:
+        if path_of(value) is None:
+            Program(expression).compile(value)
+    conditions = tuple(_condition(expression, part) for part in _conjuncts(root))
+    program = Program(expression)
+    whole = program.condition(root)
+    return Selector(Condition(expression, whole, program.reads, read_comparison(root)), conditions)
+
+
+def _condition(expression: str, node: CelNode) -> Condition:
+    program = Program(expression)
+    return Condition(_text(expression, node), program.condition(node), program.reads, read_comparison(node))
+
+
+def _not_judged(expression: str, problem: str) -> Selector:
+    def fail(_: Device) -> Any:
+        raise NotJudged(problem)
+
+    condition = Condition(expression, fail, (), None)
+    return Selector(condition, (condition,))
 
 
 def written_conditions(expression: str) -> tuple[tuple[str, Comparison | None], ...]:
     """Split a selector into its conditions as they are written, also where it does not compile; none if unreadable."""
     try:
-        return tuple((_text(expression, part), read_comparison(part)) for part in _conjuncts(parse(expression)))
+        root = Expander(expression).expand(parse(expression), {})
+        return tuple((_text(expression, part), read_comparison(part)) for part in _conjuncts(root))
     except (SelectorError, NotJudged, UnicodeError):
         return ()
 
 
 def _conjuncts(node: CelNode) -> list[CelNode]:
-    """Split an expression at `&&`, also inside of cel.bind(), whose variable each part then has."""
-    if isinstance(node, Call) and node.function == "_&&_":
+    """Split an expression at `&&`, but not inside of a variable or a loop."""
+    if isinstance(node, Call) and node.function == "_&&_" and len(node.arguments) > 1:
         return [part for argument in node.arguments for part in _conjuncts(argument)]
-    if isinstance(node, Fold) and is_let(node):
-        return [replace(node, result=part) for part in _conjuncts(node.result)]
     return [node]
 
 
 def _text(expression: str, node: CelNode) -> str:
-    """Return the text of a part; of a part inside of cel.bind() that of the part alone."""
-    while isinstance(node, Fold) and is_let(node):
-        node = node.result
     return " ".join(expression[node.start : node.end].split())
 
 

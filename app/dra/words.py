@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from app.dra.cel_comparisons import Comparison
 from app.dra.cel_facts import Read
-from app.dra.cel_library import is_semver
+from app.dra.cel_functions import is_semver
 from app.dra.cel_syntax import SelectorError
 from app.dra.selectors import ClaimError, SelectorPart, compile_selector, shortened, written_conditions
 from app.kube.device_models import SemanticVersion

@@ -58,3 +58,7 @@ def test_help_of_all_verbs_imports_none_of_them() -> None:
     ours = {name for name in imported_by("--help") if name.startswith("app.cli.")}
 
     assert ours == {"app.cli.main", "app.cli.verbs"}
+
+
+def test_help_of_policy_lint_imports_no_model_of_policies() -> None:
+    assert not any(name.startswith("app.policy") for name in imported_by("policy lint --help"))
