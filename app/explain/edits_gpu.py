@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from app.admission.validators import pod_level_gpus
@@ -114,7 +115,7 @@ def _lesser_unit(node_class: NodeClass, resource: str, other: str) -> str:
         return f"a smaller slice, with {sizes[1].memory_mib} MiB"
     if sizes[0] and not offered and node_class.unit(other) in SHARES:
         return f"{node_class.unit_words(other)}, which has no memory of its own"
-    if sizes[0] and not offered and 0 < (node_class.memory_mib or 0) < MEMORY_TOLERANCE * sizes[0].memory_mib:
+    if sizes[0] and not offered and not enough_memory(node_class.memory_mib or inf, sizes[0].memory_mib):
         return f"a smaller GPU, with {node_class.memory_mib} MiB"
     if MEDIA in asked and MEDIA not in offered:
         return "it need not have media engines; a device plugin before v0.20.0 gives those slices the same name"
