@@ -10,6 +10,7 @@ them what selectors use; the rest is not judged. That no answer differs is teste
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -156,17 +157,15 @@ def _compile(expression: str) -> Selector:
     expander = Expander(expression)
     root = expander.expand(parse(expression), {})
     for value in expander.unused:
-        if path_of(value) is None:
+        with suppress(*((NotJudged,) if path_of(value) else ())):  # the attributes of a domain are no value
             Program(expression).compile(value)
-    conditions = tuple(_condition(expression, part) for part in _conjuncts(root))
-    program = Program(expression)
-    whole = program.condition(root)
-    return Selector(Condition(expression, whole, program.reads, read_comparison(root)), conditions)
+    whole = _condition(expression, root, expression)
+    return Selector(whole, tuple(_condition(expression, part, _text(expression, part)) for part in _conjuncts(root)))
 
 
-def _condition(expression: str, node: CelNode) -> Condition:
+def _condition(expression: str, node: CelNode, text: str) -> Condition:
     program = Program(expression)
-    return Condition(_text(expression, node), program.condition(node), program.reads, read_comparison(node))
+    return Condition(text, program.condition(node), program.reads, read_comparison(node))
 
 
 def _not_judged(expression: str, problem: str) -> Selector:

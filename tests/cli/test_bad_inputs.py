@@ -227,7 +227,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["app.values.errors", "typer", "app.cli.verbs", "app.cli.explain", "kubernetes"])
+@pytest.mark.parametrize("module", ["app.values.errors", "typer", "app.cli.verbs", "app.cli.explain", "pydantic"])
 def test_interrupt_while_modules_are_imported_is_silent(module: str) -> None:
     """F82: the exit code is that of a shell, without a traceback."""
     command = [sys.executable, "-c", INTERRUPTED_IMPORT.replace("sys.argv[1]", repr(module))]
