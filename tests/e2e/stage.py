@@ -27,10 +27,10 @@ from tests.controlplane.processes import Process, free_port, wait_until
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 EVENT_RIGHTS = tuple(DEPLOY / "components" / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake"))
 EXPLAIN_RIGHTS = DEPLOY / "components" / "explain-api" / "rbac.yaml"
-READY_SECONDS = 120
-SOON_SECONDS = 120
+READY_SECONDS = 240
+SOON_SECONDS = 240
 """Seconds for an effect of kube-scheduler or of a watch, most of which take a fraction of a second; on two busy cores a
-control plane has taken a minute to start."""
+control plane has taken a minute to start. Less than the 300 s after which kube-scheduler tries every pod again."""
 OURS = "gpu-usher-scheduler"
 
 

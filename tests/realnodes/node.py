@@ -28,7 +28,7 @@ from tests.realnodes.toolkit import Toolkit
 from tests.realnodes.worlds import MPS_ROOT, World
 
 SETUP, DEVICES, MPS_SCRIPT = (Path(__file__).with_name(name) for name in ("setup.sh", "devices.sh", "mps-root.sh"))
-START_SECONDS = 120
+START_SECONDS = 300
 """Bound on a node's start. A guess; it takes some ten seconds on two quiet cores."""
 COMMAND_SECONDS = 120
 RESOURCE_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -319,8 +319,11 @@ class Node:
         self.discover_features()
 
     def restart_device_plugin(self) -> None:
-        """Start the device plugin anew, after which it trusts every GPU again."""
-        self.stop("nvidia-device-plugin")
+        """Start the device plugin anew, after which it trusts every GPU again.
+
+        Not before the kubelet has seen it go: a busy one withdraws all devices when it does, also those of the new one.
+        """
+        self.stop_device_plugin()
         self.start_device_plugin()
 
     def discover_features(self) -> None:

@@ -135,6 +135,8 @@ class Story:
         self.plane.api.delete(f"{POLICIES}/newer")
         self.plane.api.delete(f"{CONFIG_MAPS}/beta")
         eventually("all policies are in force", lambda: in_force_everywhere(self.installation, "edited-file"))
+        kept = lambda: "namespaceLimits" not in str(self.plane.api.get(LAST_GOOD)["data"])  # noqa: E731
+        eventually("the former release keeps what it reads", kept)
 
     def replace_definition(self) -> None:
         """Apply the former definition, and try to write a policy of the version that it lacks."""
