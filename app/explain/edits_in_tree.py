@@ -222,21 +222,21 @@ def keep_to_limit(near_miss: NearMiss) -> Iterator[Edit]:
         yield Edit("ask-fewer", words, 30 + distance(asked, after), set_requests(resource, requests))
 
 
-MISSING = {
-    "RuntimeClass": "runtimeClassName",
-    "Priority": "priorityClassName",
-    "ServiceAccount": "serviceAccountName",
-}
-"""Plugins of the API server that refuse a pod for a name that is not there → the field with the name."""
+MISSING: dict[str, tuple[str, ...]] = {"RuntimeClass": ("runtimeClassName",), "Priority": ("priorityClassName",)}
+MISSING["ServiceAccount"] = "serviceAccountName", "serviceAccount"  # a stored template has the deprecated one, too
+"""Plugins of the API server that refuse a pod for a name that is not there → the fields with the name."""
 
 
 def drop_name(near_miss: NearMiss) -> Iterator[Edit]:
     """Drop the name of an object that is not there."""
     match near_miss.code, near_miss.about:
         case InTreeCause.RefusedByAPIServer, (plugin, name) if plugin in MISSING:
-            field = MISSING[plugin]
-            text = f"drop {field}: {name}, which does not exist"
-            yield Edit("drop-name", text, 12, lambda pod: pod["spec"].pop(field, None))
+
+            def drop(pod: EditedDocument) -> None:
+                for field in MISSING[plugin]:
+                    pod["spec"].pop(field, None)
+
+            yield Edit("drop-name", f"drop {MISSING[plugin][0]}: {name}, which does not exist", 12, drop)
 
 
 IN_TREE = (

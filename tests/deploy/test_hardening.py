@@ -87,7 +87,7 @@ def test_probes_ask_what_each_is_for(folder: str) -> None:
     assert all(probe["httpGet"]["port"] == "ops" for probe in probes.values())
 
 
-@pytest.mark.parametrize("folder", DEPLOYMENTS)
+@pytest.mark.parametrize("folder", [*DEPLOYMENTS, "components/claim-templates"])
 def test_every_container_is_probed(folder: str) -> None:
     """F110, HA-05: this includes the controllers and kube-scheduler, each on a port that it names.
 
