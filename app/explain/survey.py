@@ -28,6 +28,7 @@ from app.intree.checks import (
     scheduling_gate_refusal,
 )
 from app.intree.inter_pod_constraints import InterPodConstraints, inter_pod_constraints_of
+from app.knowledge.mig_profiles import MIGProfiles
 from app.kube.existing_pods import PodAmongOthers, read_pod_among_others
 from app.kube.pod_object import REQUIRED_TERMS, pod_object
 from app.kube.pods import Pod, pod_of, read_pod
@@ -77,7 +78,8 @@ class ScheduledPod:
     affinity excludes. `claims` judges nodes for its ResourceClaims; None where it has none. `tolerable` are the keys of
     the taints that admission tolerates for it as soon as a node with them suits it. `new_pod` is what the API server's
     own admission judges, None for a pod that exists, and `api_refusals` are those of it. `admission_refusals` are the
-    reasons for which admission refuses the pod; none for a pod that exists, which admission judges no more.
+    reasons for which admission refuses the pod; none for a pod that exists, which admission judges no more. `mig` are
+    the MIG profiles of products.
     """
 
     document: Mapping[str, Any]
@@ -88,6 +90,7 @@ class ScheduledPod:
     pod_constraints: PodConstraints
     own: PodConstraints
     pod_among_others: PodAmongOthers
+    mig: MIGProfiles
     claims: ClaimJudge | None = None
     tolerable: frozenset[str] = frozenset()
     api_refusals: tuple[InTreeRefusal, ...] = ()
@@ -133,7 +136,8 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     own_document = with_api_defaults(without_our_affinity(review), review.pod.namespace, snapshot)
     if admit and result.admitted is not None:
         review = result.admitted
-    admitted, ruling, families = review.document, review.ruling, review.context.world.knowledge.families
+    admitted, ruling, knowledge = review.document, review.ruling, review.context.world.knowledge
+    families = knowledge.families
     if (new := with_api_defaults(admitted, review.pod.namespace, snapshot)) is not admitted:
         admitted, declared = new, pod_object(new)
         review = replace(review, document=new, pod=pod_of(declared))
@@ -163,7 +167,8 @@ def scheduled_pod_of(review: ReviewedPod, result: ReviewResult, snapshot: World,
     tolerable = keys_added_with_nodes(ruling, families)
     created = _new_pod(review, demand, snapshot) if snapshot.judges_creation else None
     refused = api_server_refusals(created) if created else ()
-    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others, judge, tolerable,
+    return ScheduledPod(admitted, pod, result, ruling, demand, pod_constraints, own, among_others,
+                        knowledge.mig, judge, tolerable,
                         refused, created, tuple(result.reasons) if admit else ())  # fmt: skip
 
 
@@ -316,4 +321,6 @@ class NodeJudge:
         changing = any(reason.code in {Code.MIGReconfiguring, Code.MIGLayoutFailed} for reason in reasons)
         if self._demand.mig_profile and node.node_class.mig_strategy != "single":
             return False  # the units that it asks for become no slices
-        return changing and all(may_offer_later(node, *asked) for asked in self._demand.resources)
+        return changing and all(
+            may_offer_later(node, *asked, self.scheduled_pod.mig) for asked in self._demand.resources
+        )

@@ -9,7 +9,7 @@ of the layout before. A kubelet that refuses a pod after a change tells of devic
 import re
 from collections.abc import Mapping
 
-from app.knowledge.mig_profiles import nominal_size, profile_in_layout, profile_of
+from app.knowledge.mig_profiles import MIGProfiles, nominal_size, profile_in_layout, profile_of
 from app.knowledge.tables import Knowledge
 from app.kube.finished_pods import FAILED, FinishedPod, failure_of
 from app.kube.pod_object import PodObject
@@ -54,15 +54,17 @@ def mig_state(node_class: NodeClass, labels: Mapping[str, str], knowledge: Knowl
     return TO_COME if _will_be_made(labels, profile) else None
 
 
-def may_offer_later(node: Node, resource: str, amount: int) -> bool:
+def may_offer_later(node: Node, resource: str, amount: int, mig: MIGProfiles) -> bool:
     """Tell whether a node whose MIG layout is being changed may offer units of a resource afterwards.
 
-    A layout whose name has a profile makes slices of that size alone; what another name means is not known, but that no
-    slice has more memory than its GPU.
+    A layout whose name has a profile makes slices of that size alone. What another name means is not known, but that a
+    slice has a profile of its product, where those are known, and no more memory than its GPU.
     """
     profile = profile_of(resource)
     if profile is None:
         return resource.startswith(NVIDIA_DOMAIN) and amount <= (node.node_class.labelled_gpus or amount)
+    if (product := node.node_class.product) and (known := mig.profiles(product)) and profile not in known:
+        return False
     wished, asked = nominal_size(profile_in_layout(node.labels.get(MIG_CONFIG, "")) or ""), nominal_size(profile)
     if wished is None or asked is None:
         most = node.node_class.memory_mib

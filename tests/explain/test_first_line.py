@@ -62,6 +62,19 @@ def test_event_begins_with_the_first_line_of_explain(document: dict[str, Any]) -
     assert cause_of(explanation).note.lower().startswith(f"{explanation.headline}. ".lower())
 
 
+@pytest.mark.parametrize("profile", ["9g.10gb", "1g.24gb", "7g.141gb"])
+def test_layout_in_change_is_no_cause_for_a_slice_that_the_product_lacks(profile: str) -> None:
+    """F83: the demo changes the layout of one H100, which will have no slice of another product."""
+    snapshot = world_of(state_of(demo_fleet("mixed")), policies())
+    asks = pod(1, f"nvidia.com/mig-{profile}"), pod(1, "nvidia.com/mig-2g.20gb")
+
+    absent, later = (answer(snapshot, document).primary for document in asks)
+
+    assert absent is not None
+    assert later is not None
+    assert (absent.reason, later.reason) == ("MIGProfileAbsent", "MIGReconfiguring")
+
+
 def test_pod_that_exists_is_judged_by_placement_alone() -> None:
     """F83: a policy that came after it does not hold it; what its creation would meet is the last line."""
     snapshot = world(Pool("full", "A100", "12.4", 4, 2, 32), policies=[AT_MOST_ONE])
