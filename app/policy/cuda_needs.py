@@ -67,7 +67,7 @@ def minimum_need(cuda: Version, evidence: str, knowledge: Knowledge, compat: boo
         unsupported=knowledge.cuda.unsupported(cuda),
         targets=None,
         requirement=(),
-        evidence=evidence + _forward_evidence(cuda, forward),
+        evidence=evidence + _unlisted_evidence(cuda, knowledge) + _forward_evidence(cuda, forward),
     )
 
 
@@ -184,8 +184,10 @@ def _image_need(
     depends = variable if forward and not loads else ""
     forced = inferred.loads_compat and loads and container.variable("LD_LIBRARY_PATH") is None
     evidence = (
-        f"container {container.name}: {source} {inferred.evidence}{_forward_evidence(inferred.cuda, forward, depends)}"
-        + "; on GeForce, the compat library that it always loads fails with an older driver (CUDA error 804)" * forced
+        f"container {container.name}: {source} {inferred.evidence}{_unlisted_evidence(inferred.cuda, knowledge)}"
+        f"{_forward_evidence(inferred.cuda, forward, depends)}"
+        + "; on GeForce, the compat library that it always loads fails with an older driver (CUDA error 804)"
+        * forced
     )
     return CUDANeed(
         cuda=inferred.cuda,
@@ -202,6 +204,12 @@ def _image_need(
         requirement=(),
         evidence=f"{evidence}, disabled by NVIDIA_DISABLE_REQUIRE" if lifted else evidence,
     )
+
+
+def _unlisted_evidence(cuda: Version, knowledge: Knowledge) -> str:
+    """Say that no driver of the tables reports a CUDA version, so that the least one is not known; else empty."""
+    newest = max(map(major_minor, (*knowledge.cuda.reported.values(), *knowledge.cuda.native)))
+    return f"; no known driver has more than CUDA {show_version(newest)}" if major_minor(cuda) > newest else ""
 
 
 def _forward_evidence(cuda: Version, forward: Branches, depends: str = "") -> str:

@@ -8,6 +8,7 @@ import pytest
 from app.cluster.files import read_knowledge
 from app.knowledge.dcgm import Severity
 from app.nodes.model import Sharing
+from app.policy.cuda_needs import minimum_need
 from app.values.errors import KnowledgeError
 from app.values.versions import parse_version
 from tests.builders import knowledge, node
@@ -68,12 +69,14 @@ def test_own_image_family_leaves_the_shipped_ones(tmp_path: Path) -> None:
 
 
 def test_own_toolkit_row_moves_the_native_driver(tmp_path: Path) -> None:
-    """F34, F81."""
+    """F34, F81; a version above all rows is said to be one."""
     text = "toolkits: [{toolkit: 14.0 GA, cuda: '14.0', min_driver_linux: 700.10.01}]"
 
-    cuda = read_knowledge(own(tmp_path, cuda_driver=text)).cuda
+    tables = read_knowledge(own(tmp_path, cuda_driver=text))
+    known, unknown = (minimum_need(parse_version(cuda), "", tables) for cuda in ("14.0", "14.2"))
 
-    assert cuda.toolkit(parse_version("14.0")).native == (700, 10, 1)
+    assert known.native == (700, 10, 1)
+    assert (known.evidence, unknown.evidence) == ("", "; no known driver has more than CUDA 14.0")
 
 
 def test_own_resource_family_makes_its_pods_gpu_pods(tmp_path: Path) -> None:
