@@ -11,10 +11,10 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import make_server
 from app.server.listeners import bind
+from app.server.protocol import Connections
 from tests.api.sockets import TIMEOUT_SECONDS, answer, connect, post
 from tests.running import Running
 
