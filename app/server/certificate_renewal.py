@@ -39,6 +39,8 @@ class CertificateRenewal:
             if service.certificates.renew(now):
                 self._metrics.certificate_reloads.labels("success").inc()
                 event("certificate renewed", expires=service.certificates.serving.expires.isoformat())
+            if service.front_proxy is not None:
+                service.front_proxy.renew_context()
         except CertificateError as error:
             self._metrics.certificate_reloads.labels("error").inc()
             problem = f"certificate not renewed: {error}"

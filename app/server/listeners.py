@@ -110,7 +110,7 @@ class Listeners:
                 self._service.book.follow(self._report_policies),
             ]
             service = self._service
-            optional = (service.cluster, service.gpu_health, self._pages, service.front_proxy, service.slipped)
+            optional = (service.cluster, service.gpu_health, self._pages, service.slipped)
             coroutines += [part.run() for part in optional if part is not None]
             coroutines += [run_for_ever(service.usage.run), *self._event_tasks()]
             coroutines += [run_for_ever(service.images.run)] if service.images is not None else []
