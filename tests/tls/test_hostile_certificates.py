@@ -163,7 +163,7 @@ class Stored(ApiServer):
 @pytest.mark.parametrize("secret", ["tls", "ca"])
 def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secret: str) -> None:
     """TLS-06: its turn ends, and both Secrets are complete afterwards."""
-    names, pair = Names(configurations=()), CORPUS[name]
+    names, pair = Names(places=()), CORPUS[name]
     store = Stored({names.secret(pair_name): {"metadata": {}} for pair_name in ("tls", "ca")})
     keeper = Controller(store, names, lambda: NOW)
     asyncio.run(keeper.turn())
