@@ -19,7 +19,6 @@ from app.api.decision_recorder import open_recorder
 from app.api.explain_api import ExplainAPI
 from app.api.operations_routes import create_ops_app
 from app.cluster.policy_watch import LoadOutcome
-from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal
 from app.server.limits import Limits
 from app.server.listener import (
     GRACE_SECONDS,
@@ -31,7 +30,7 @@ from app.server.listener import (
 )
 from app.server.process import stop_on_signals, watch_event_loop
 from app.server.protocol import Connections
-from app.server.service import Service
+from app.server.service import CHECK_SECONDS, CertificateRenewal, Service
 from app.settings import Role
 from app.telemetry.logs import event, lost_lines, now
 from app.values.errors import BadInput

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from app.cli.verbs import app as cli
 from app.cluster.apiserver import ApiServer
-from app.server.certificate_renewal import CertificateRenewal
+from app.server.service import CertificateRenewal
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
 from app.tls.ca_rotation import read_trust, renew_leaf, renew_trust
