@@ -139,7 +139,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self.phase is ANSWER:
             self.due = self.loop.time() + self._limits.request_seconds
-        self._shared.output_blocked(self)
+        self._shared.output_blocked(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -288,6 +288,8 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle.keep_alive = cycle.keep_alive and not answer.close
         headers = self.server_state.default_headers
         self.transport.write(json_response(answer.status, answer.body, headers, close=not cycle.keep_alive))
+        if len(answer.body) > TLS_BUFFER:  # a TLS transport does not say that it holds the first of them
+            self._shared.output_blocked(self, len(answer.body))
         cycle.message_event.set()
         if not cycle.keep_alive:
             self.transport.close()
@@ -321,8 +323,8 @@ class Connections:
         """Connections by phase; the first of each has been in it longest."""
         self.handshakes: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
         """TLS handshakes: the start of each, in seconds of the loop's clock, and its socket. The first is oldest."""
-        self.blocked: dict[GuardedProtocol, None] = {}
-        """Connections whose peer takes an answer slowly."""
+        self.blocked: dict[GuardedProtocol, int] = {}
+        """Connections whose peer may not have taken an answer, the oldest first, and the bytes of it."""
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close connections whose deadline has passed, from now on."""
@@ -342,12 +344,15 @@ class Connections:
         self.phases[connection.phase].pop(connection, None)
         self.blocked.pop(connection, None)
 
-    def output_blocked(self, connection: GuardedProtocol) -> None:
-        """Note that a peer takes an answer slowly; the longest waiting is closed if too many bytes wait for peers."""
-        self.blocked[connection] = None
-        sizes = sum(blocked.transport.get_write_buffer_size() for blocked in self.blocked)
-        if len(self.blocked) > 1 and sizes > self.limits.unread_bytes:
-            min(self.blocked, key=lambda blocked: blocked.since).reset("room")
+    def output_blocked(self, connection: GuardedProtocol, size: int) -> None:
+        """Note that an answer waits for its peer; the longest waiting is closed if too many bytes wait for peers."""
+        blocked = {other: held for other, held in self.blocked.items() if unread_bytes(other.transport)}
+        blocked.pop(connection, None)
+        self.blocked = {**blocked, connection: size}
+        for other in blocked:
+            if sum(self.blocked.values()) <= self.limits.unread_bytes:
+                break
+            other.reset("room")
 
     def make_room(self, now: float) -> bool:
         """Close the least useful connection: a slow handshake, a silent or idle one, a slow reader, a slow sender."""

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from app.api.direct_routes import Answer, send_answer
 from app.server.accepting import SEND_BUFFER
 from app.server.limits import Limits
-from tests.api.sockets import closed
+from app.telemetry.logs import now
+from app.tls.serving_certificates import issue_if_needed, load_serving
+from tests.api.sockets import closed, connect
 from tests.builders import make_service
 from tests.controlplane.processes import wait_until
 from tests.running import running
@@ -78,6 +81,35 @@ def test_peers_that_take_nothing_leave_room_for_others(close: bytes) -> None:
             stack.enter_context(connect_without_reading(port, METRICS[:-2] + close + b"\r\n"))
 
         assert served(port, None, METRICS) == 200
+
+
+async def large_json(scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer as the verbs do, in one write."""
+    await send_answer(Answer(bytes(LARGE)), scope, send)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_answers_that_nobody_takes_are_bounded_over_all_connections(tmp_path: Path, tls: bool) -> None:
+    """Fault 24: a TLS transport does not count the first answer that it holds. The longest waiting peer is closed."""
+    pair = issue_if_needed(tmp_path, now())
+    context = load_serving(pair, now()).context if tls else None
+    limits = Limits(request_seconds=600, unread_bytes=LARGE + LARGE // 2)
+    with serving(large_json, limits, context) as port, contextlib.ExitStack() as stack:
+        peers = [stack.enter_context(connect(port, pair.ca if tls else None)) for _ in range(2)]
+        for peer in peers:
+            peer.sendall(METRICS)
+            assert peer.recv(1)
+
+        assert closed(peers[0])
+        assert len(rest_of(peers[1])) == LARGE
+
+
+def rest_of(sock: socket.socket) -> bytes:
+    """Read the rest of an answer whose first byte was read, and return its body."""
+    read = b""
+    while len(body := read.partition(b"\r\n\r\n")[2]) < LARGE and (part := sock.recv(1 << 20)):
+        read += part
+    return body
 
 
 def sending(port: int) -> list[tuple[str, int]]:
