@@ -121,7 +121,7 @@ def controller(
     server = ApiServer(cluster.load())
     names = Names(namespace, service, tuple(name or ()))
     keeper = Controller(server, names, now, wait_seconds=wait_seconds)
-    run_controller(keeper, server, probe_port, keeper.end)
+    run_controller(keeper, server, probe_port)
 
 
 def _files(folder: Path) -> CertificateTexts:

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Protocol
 
@@ -105,13 +105,8 @@ class Turns:
         return alive, "" if alive else f"no run has completed for {silent:.0f} s"
 
 
-def run_controller(
-    controller: ClusterController,
-    server: ApiServer,
-    probe_port: int | None,
-    end: Callable[[], Awaitable[None]] | None = None,
-) -> None:
-    """Run a controller until SIGTERM or SIGINT; then call `end`, and close its client."""
+def run_controller(controller: ClusterController, server: ApiServer, probe_port: int | None) -> None:
+    """Run a controller until SIGTERM or SIGINT; then close its client."""
     turns = Turns(controller)
 
     async def run() -> None:
@@ -120,8 +115,6 @@ def run_controller(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with server:
             await turns.run(stop)
-            if end is not None:
-                await end()
 
     writer = start_logging(not sys.stderr.isatty())
     try:

@@ -25,7 +25,7 @@ CONNECT_SECONDS = 10.0
 LIST_SECONDS = 60.0
 """Bound on one page of a list; the API server's own limit for a request is 60 s."""
 OBJECT_SECONDS = 10.0
-"""Bound on a request about one object. It is less than DURATION_SECONDS of tls/lease.py, so that the Lease does not
+"""Bound on a request about one object. It is less than DURATION_SECONDS of events/lease.py, so that the Lease does not
 expire while one request hangs."""
 LONGEST_MESSAGE = 600
 """Characters of a Status that are kept: the cause stands at its end, after a webhook's name and URL. A guess."""

@@ -10,7 +10,14 @@ from app.cluster.apiserver import ApiServer
 from app.cluster.listing import Unreadable
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.reflector import BackOff, Clock, Reflector
-from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds, topology_kinds
+from app.cluster.watched_kinds import (
+    WatchedKind,
+    core_kinds,
+    dra_kinds,
+    policy_kinds,
+    taint_rule_kinds,
+    topology_kinds,
+)
 from app.kube.api_kinds import API_KINDS, APIKind
 from app.telemetry.logs import event
 from app.telemetry.metrics import Metrics
@@ -29,7 +36,10 @@ STALE = "gpu-usher: node cache is stale"
 
 
 class LiveCluster:
-    """Follows a cluster into a State and a PolicyBook. `on_synced` is called once, after the first lists."""
+    """Follows a cluster into a State and a PolicyBook, and `others` too.
+
+    `on_synced` is called once, after the first lists.
+    """
 
     def __init__(
         self,
@@ -40,6 +50,7 @@ class LiveCluster:
         namespace: str,
         on_synced: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
+        others: Iterable[WatchedKind[Any]] = (),
     ) -> None:
         self._server = server
         self._state = state
@@ -48,7 +59,7 @@ class LiveCluster:
         self._on_synced = on_synced
         self._book = book
         self._required: tuple[Reflector, ...] | None = None
-        self.reflectors = [self._reflector(kind) for kind in core_kinds(state, book, namespace)]
+        self.reflectors = [self._reflector(kind) for kind in (*core_kinds(state, book, namespace), *others)]
 
     def _reflector(self, kind: Any) -> Reflector:
         return Reflector(kind, self._server, self._metrics, self._clock)

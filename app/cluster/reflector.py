@@ -128,7 +128,7 @@ class Reflector:
         self.unreadable: set[str] = set()
         self.synced = False
         self.refusal: str | None = None
-        self._selection = {"labelSelector": kind.selector} if kind.selector else {}
+        self._selection = kind.selection
         self._server = server
         self._metrics = metrics
         self._clock = clock or Clock()

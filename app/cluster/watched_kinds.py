@@ -2,7 +2,7 @@
 """The watched kinds: the path of each, the fields that are decoded, and where they are put."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Any, Generic, TypeVar
 
@@ -56,7 +56,7 @@ class WatchedKind(Generic[Fact]):
     """One watched kind.
 
     `name` is its plural, a label of metrics. Scheduler requests are answered only after every `needed` kind was listed.
-    `selector` is a label selector as in the parameter labelSelector of a list; empty for all objects.
+    `selection` are the parameters of a list that select objects, labelSelector or fieldSelector; empty for all.
     `read` returns what is kept of an object (None if only its existence counts). `put` and `drop` change the index, by
     the key "namespace/name" (or name) and the UID. `listed` is called after the first list.
     """
@@ -68,7 +68,7 @@ class WatchedKind(Generic[Fact]):
     put: Callable[[str, str, Fact], None]
     drop: Callable[[str, str], None]
     needed: bool = True
-    selector: str = ""
+    selection: Mapping[str, str] = field(default_factory=dict)
     listed: Callable[[], None] = lambda: None
 
 
@@ -84,7 +84,7 @@ def core_kinds(state: State, book: PolicyBook, namespace: str) -> tuple[WatchedK
              needed=False, listed=state.runtime_classes_listed),
         WatchedKind(*_name_and_path("ConfigMap", namespace), ConfigMap, _policy_texts,
              _by_key(book.put_config_map), lambda key, _uid: book.drop_source(f"{CONFIGMAP} {key}"), needed=False,
-             selector=f"{POLICY_LABEL} in ({POLICY_LABEL_VALUE},{LAST_GOOD_LABEL_VALUE})",
+             selection={"labelSelector": f"{POLICY_LABEL} in ({POLICY_LABEL_VALUE},{LAST_GOOD_LABEL_VALUE})"},
              listed=book.config_maps_listed),
     )  # fmt: skip
 

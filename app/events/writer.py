@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from app.admission.reviewed_pod import is_exempt
 from app.api.pending_reasons import ExplainedPod, PendingReasons
 from app.cluster.apiserver import ApiServer
+from app.events.lease import Lease
 from app.events.limited_client import LimitedClient
 from app.events.planning import (
     LOOKUP_SHARE,
@@ -40,7 +41,6 @@ from app.kube.pods import ObjectReference
 from app.telemetry.logs import event
 from app.telemetry.logs import now as wall_clock
 from app.telemetry.metrics import Metrics
-from app.tls.lease import Lease
 from app.values.errors import CONFLICT, ApiError, BadInput
 from app.values.json_members import Object
 from app.world.state import State
@@ -78,7 +78,7 @@ class EventWriter:
         self._metrics = metrics
         self._clock = clock
         self._instance = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
-        self._lease = Lease(server, lease_path(namespace), self._instance, clock, "events")
+        self._lease = Lease(server, lease_path(namespace), self._instance, clock)
         self._first_seen: dict[str, float] = {}
         self._workloads: dict[ObjectReference, ObjectReference | None] = {}
         self._written: dict[ObjectReference, WrittenEvent] = {}

@@ -12,8 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from app.server.connections import Connections
-from app.server.transports import SEND_BUFFER
+from app.server.protocol import Connections
 
 BACKLOG = 2_048
 """Length of the accept queue, as in uvicorn; the kernel takes at most net.core.somaxconn, 4,096 by default."""
@@ -21,10 +20,11 @@ ACCEPTS_PER_TURN = 64
 HANDSHAKES_PER_TURN = 8
 """Connections accepted in one turn of the event loop, without and with TLS. Other callbacks of the loop run before
 their handshakes do."""
-FULL_SECONDS = 0.05
-"""Until a full listener tries again to close a connection; a place that becomes free is used at once."""
-NO_DESCRIPTOR_SECONDS = 0.1
-"""Until the next try after `accept` failed, which happens as a rule because no file descriptor is left."""
+PAUSE_SECONDS = 0.02
+"""Until the next try of a full listener, or after `accept` failed, as a rule because no file descriptor is left."""
+SEND_BUFFER = 64 << 10
+"""Bytes of one connection that the kernel takes; Linux doubles the number for its own overhead. It would take up to
+4 MiB (net.ipv4.tcp_wmem), also for a peer that reads nothing (docs/reference/listeners.md#connection-limits)."""
 
 
 class Acceptor:
@@ -47,9 +47,7 @@ class Acceptor:
                 "ssl_handshake_timeout": limits.handshake_seconds,
                 "ssl_shutdown_timeout": limits.goodbye_seconds,
             }
-        self._paused: asyncio.TimerHandle | None = None
-        self._closed = self._full = False
-        shared.on_place_free = self._place_free
+        self._closed = False
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._listen()
@@ -57,7 +55,7 @@ class Acceptor:
     def close(self) -> None:
         """Stop accepting; handshakes in progress may take `goodbye_seconds` more."""
         self._closed = True
-        self._pause(0.0)
+        self._loop.remove_reader(self._sock.fileno())
         for task in list(self._shared.handshakes):
             self._loop.call_later(self._shared.limits.goodbye_seconds, task.cancel)
 
@@ -67,44 +65,29 @@ class Acceptor:
             await asyncio.wait(list(self._shared.handshakes))
 
     def _listen(self) -> None:
-        self._paused, self._full = None, False
         if not self._closed:
             self._loop.add_reader(self._sock.fileno(), self._accept)
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self) -> None:
         """Stop watching the socket for a time: it stays readable, so the loop would call us in every turn."""
-        if self._paused is not None:
-            self._paused.cancel()
-        elif self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
-        self._paused = self._loop.call_later(seconds, self._listen)
-
-    def _place_free(self) -> None:
-        if self._full and self._paused is not None:
-            self._paused.cancel()
-            self._listen()
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.call_later(PAUSE_SECONDS, self._listen)
 
     def _accept(self) -> None:
-        """Accept some waiting connections.
-
-        A full listener closes another connection only after it has accepted one, so it may hold one over its limit.
-        """
-        shared, now = self._shared, self._loop.time()
-        for _ in range(HANDSHAKES_PER_TURN if self._tls_arguments else ACCEPTS_PER_TURN):
-            if shared.over_limit:
-                shared.make_room(now)
-            if shared.over_limit:
-                self._pause(FULL_SECONDS)
-                self._full = True
-                return
+        """Accept some waiting connections; a full listener closes another one for the first of them."""
+        if self._shared.free < 1 and not self._shared.make_room(self._loop.time()):
+            self._pause()
+            return
+        for _ in range(
+            min(max(self._shared.free, 1), HANDSHAKES_PER_TURN if self._tls_arguments else ACCEPTS_PER_TURN)
+        ):
             try:
                 accepted, _ = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                self._pause(NO_DESCRIPTOR_SECONDS)
+                self._pause()
                 return
-            shared.make_room(now)
             self._start_handshake(accepted)
 
     def _start_handshake(self, accepted: socket.socket) -> None:
@@ -115,11 +98,7 @@ class Acceptor:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # Linux lets none inherit it
         task = self._loop.create_task(self._connect(accepted, started))
         shared.handshakes[task] = (started, accepted)
-        task.add_done_callback(self._handshake_ended)
-
-    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
-        self._shared.handshakes.pop(task, None)
-        self._place_free()
+        task.add_done_callback(lambda task: shared.handshakes.pop(task, None))
 
     async def _connect(self, accepted: socket.socket, started: float) -> None:
         """Give the connection its protocol once its TLS handshake is done. A failed handshake only closes its own

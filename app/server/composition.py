@@ -27,7 +27,6 @@ from app.images.registry import Registries, read_access
 from app.server.service import Service
 from app.settings import Settings
 from app.telemetry.logs import now, today
-from app.tls.front_proxy import PATH as FRONT_PROXY_PATH
 from app.tls.front_proxy import FrontProxyTrust
 from app.tls.serving_certificates import Certificates, KeyPairFiles, issue_if_needed
 from app.world.state import State
@@ -66,8 +65,10 @@ def build(settings: Settings) -> Service:
         if settings.events and not settings.shadow:
             add_events(service)
         if settings.explain_address != "off":
-            service.front_proxy = FrontProxyTrust(certificates, lambda: server.get(FRONT_PROXY_PATH, {}), now)
-        service.cluster = LiveCluster(server, service.state, book, service.metrics, settings.namespace, leave_out_all)
+            service.front_proxy = FrontProxyTrust(certificates, now)
+        others = (service.front_proxy.watched(),) if service.front_proxy is not None else ()
+        namespace, metrics = settings.namespace, service.metrics
+        service.cluster = LiveCluster(server, service.state, book, metrics, namespace, leave_out_all, others=others)
     else:
         fill_state(service)
         leave_out_all()

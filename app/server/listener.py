@@ -19,9 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.allowed_callers import RequireAllowedHost, is_loopback
 from app.server.accepting import Acceptor
-from app.server.connections import Connections
-from app.server.protocol import FOLLOWS, GuardedProtocol
-from app.server.transports import NO_SNIFFING
+from app.server.protocol import FOLLOWS, NO_SNIFFING, Connections, GuardedProtocol
 from app.values.computations import T
 
 GRACE_SECONDS = 10
@@ -34,7 +32,6 @@ class BoundedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, sock: socket.socket, shared: Connections) -> None:
         super().__init__(config)
         self._sock, self._shared = sock, shared
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -46,7 +43,6 @@ class BoundedServer(uvicorn.Server):
         await super().serve(sockets or [self._sock])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
         await self.lifespan.startup()
         protocol = partial(
             GuardedProtocol,
@@ -58,20 +54,8 @@ class BoundedServer(uvicorn.Server):
         self.servers: list[Any] = [
             Acceptor(sock, protocol, self._shared, self.config.ssl) for sock in sockets or [self._sock]
         ]
+        self._shared.watch(asyncio.get_running_loop())
         self.started = True
-
-    def last_answers(self) -> None:
-        """Close each connection after its current answer; for later requests the protocol asks `Connections.draining`.
-
-        May be called from another thread than that of the server's loop.
-        """
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._last_answers)
-
-    def _last_answers(self) -> None:
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, GuardedProtocol):
-                connection.last_answer()
 
 
 def make_server(

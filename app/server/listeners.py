@@ -19,8 +19,6 @@ from app.api.decision_recorder import open_recorder
 from app.api.explain_api import ExplainAPI
 from app.api.operations_routes import create_ops_app
 from app.cluster.policy_watch import LoadOutcome
-from app.server.certificate_renewal import CHECK_SECONDS, CertificateRenewal
-from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import (
     GRACE_SECONDS,
@@ -31,7 +29,8 @@ from app.server.listener import (
     yield_to_main_loop,
 )
 from app.server.process import stop_on_signals, watch_event_loop
-from app.server.service import Service
+from app.server.protocol import Connections
+from app.server.service import CHECK_SECONDS, CertificateRenewal, Service
 from app.settings import Role
 from app.telemetry.logs import event, lost_lines, now
 from app.values.errors import BadInput
@@ -110,14 +109,12 @@ class Listeners:
                 self._service.book.follow(self._report_policies),
             ]
             service = self._service
-            optional = (service.cluster, service.gpu_health, self._pages, service.front_proxy, service.slipped)
+            optional = (service.cluster, service.gpu_health, self._pages, service.slipped)
             coroutines += [part.run() for part in optional if part is not None]
             coroutines += [run_for_ever(service.usage.run), *self._event_tasks()]
             coroutines += [run_for_ever(service.images.run)] if service.images is not None else []
             background = [tasks.create_task(coroutine) for coroutine in coroutines]
             await self._stop.wait()
-            for server in servers:
-                server.last_answers()
             await asyncio.sleep(
                 self._service.settings.draining_seconds
             )  # callers see /readyz fail and use another replica

@@ -3,21 +3,16 @@
 
 A turn runs every few seconds by wall clock, so that a machine that slept is up to date at once. Every write is
 guarded by the resourceVersion that was read. Webhooks are read before the CA, so that a controller with an outdated CA
-cannot overwrite a newer one.
+cannot overwrite a newer one. So two controllers may work at once, as during a rollout.
 
-A turn in which nothing has changed makes nine requests: it reads the Lease, the four webhook configurations, the
-APIService and the two Secrets, and renews the Lease. A turn that changes all of these makes seven more. The first
-request that fails ends a turn.
+A turn reads the webhook configurations, the APIService and the two Secrets. The first request that fails ends a turn.
 """
 
 import base64
 import binascii
 import datetime as dt
 import logging
-import os
-import socket
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +22,6 @@ from app.cluster.apiserver import MERGE, ApiServer
 from app.telemetry.logs import event
 from app.tls.authority import KeyPair, service_names
 from app.tls.ca_rotation import WAIT_SECONDS, TrustedCAs, read_trust, renew_leaf, renew_trust
-from app.tls.lease import Lease
 from app.tls.pem import read_bundle, read_certificate
 from app.values.errors import CONFLICT, NOT_FOUND, ApiError
 from app.values.json_members import Object
@@ -35,28 +29,28 @@ from app.values.json_members import Object
 TURN_SECONDS = 5.0
 """Interval of turns. Half of the 10 s within which a deleted caBundle is written again."""
 STUCK_SECONDS = 180.0
-"""Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 16 requests that each take
-just under OBJECT_SECONDS of cluster/apiserver.py take 160 s."""
+"""Without a finished turn for so long the loop counts as stuck. The longest turn takes less: 16 requests of just under
+OBJECT_SECONDS of cluster/apiserver.py."""
 CONFLICT_SECONDS = 0.2
 """Before the next try after a conflict, so that two writers do not retry in a loop; a guess."""
 ROTATE = "gpu-usher.io/rotate"
 """Annotation on the CA's Secret that requests a new CA; it is removed when there is one."""
-CONFIGURATIONS = (
-    "mutatingwebhookconfigurations/gpu-usher",
-    "mutatingwebhookconfigurations/gpu-usher-cpu-guard",
-    "mutatingwebhookconfigurations/gpu-usher-queued-jobs",
-    "validatingwebhookconfigurations/gpu-usher",
-    "validatingwebhookconfigurations/gpu-usher-policies",
-)
-"""The webhook configurations of deploy/; one that is not installed is skipped."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/"
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.explain.gpu-usher.io"
-"""The aggregated API of deploy/components/explain-api; skipped where it is not installed."""
+PLACES = (
+    f"{REGISTRATION}mutatingwebhookconfigurations/gpu-usher",
+    f"{REGISTRATION}mutatingwebhookconfigurations/gpu-usher-cpu-guard",
+    f"{REGISTRATION}mutatingwebhookconfigurations/gpu-usher-queued-jobs",
+    f"{REGISTRATION}validatingwebhookconfigurations/gpu-usher",
+    f"{REGISTRATION}validatingwebhookconfigurations/gpu-usher-policies",
+    API_SERVICE,
+)
+"""The objects of deploy/ with a caBundle; one that is not installed is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of the objects that the controller keeps. `configurations` are plural/name of webhook configurations.
+    """The names of the objects that the controller keeps. `places` are the paths of those with a caBundle.
 
     `others` are names and addresses of the certificate besides the Service's, for example 127.0.0.1 of a sidecar.
     """
@@ -64,7 +58,7 @@ class Names:
     namespace: str = "gpu-usher"
     service: str = "gpu-usher"
     others: tuple[str, ...] = ()
-    configurations: tuple[str, ...] = CONFIGURATIONS
+    places: tuple[str, ...] = PLACES
 
     def secret(self, name: str) -> str:
         """Return the path of a Secret: gpu-usher-ca has the CA's key, replicas mount gpu-usher-tls."""
@@ -75,13 +69,9 @@ class Names:
         """The names and addresses of the certificate."""
         return tuple(dict.fromkeys((*service_names(self.service, self.namespace), *self.others)))
 
-    @property
-    def lease(self) -> str:
-        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases/gpu-usher-certificates"
-
 
 class Controller:
-    """Keeps a cluster's certificates while it holds the Lease. `now` is the wall clock, `clock` a monotonic one."""
+    """Keeps a cluster's certificates. `now` is the wall clock, `clock` a monotonic one."""
 
     stuck_seconds = STUCK_SECONDS
 
@@ -100,20 +90,12 @@ class Controller:
         self._clock = clock
         self._wait_seconds = wait_seconds
         self._turn_seconds = turn_seconds
-        identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self._lease = Lease(server, names.lease, identity, clock)
         self._seen: tuple[bytes, float] | None = None
-        self._leading = False
 
     async def try_turn(self) -> tuple[str | None, float]:
-        """Take a turn; return its problem and the seconds to the next. Waiting for the Lease counts as success."""
+        """Take a turn; return its problem and the seconds to the next."""
         try:
-            leading = await self._lease.hold(self._now())
-            if leading != self._leading:
-                event("leading" if leading else "not leading, waiting")
-                self._leading, self._seen = leading, None
-            if leading:
-                await self.turn()
+            await self.turn()
         except ApiError as error:
             if error.status == CONFLICT:
                 event("another client wrote first, reading again", logging.DEBUG, error=str(error))
@@ -123,23 +105,14 @@ class Controller:
             return str(error), self._turn_seconds
         return "", self._turn_seconds
 
-    async def end(self) -> None:
-        """Release the Lease."""
-        if self._leading:
-            try:
-                await self._lease.release()
-            except ApiError as error:
-                event("lease not released", logging.WARNING, error=str(error))
-
     async def turn(self) -> None:
         """Read everything once, and write what has changed.
 
         Raises ApiError, with CONFLICT if an object was changed since it was read.
         """
-        configurations = {name: await self._server.read(REGISTRATION + name) for name in self._names.configurations}
-        api_service = await self._server.read(API_SERVICE)
+        places = {path: await self._server.read(path) for path in self._names.places}
         tls_secret = await self._secret("tls")
-        ca_secret = await self._secret("ca")  # read after the configurations, so that it is never older than they are
+        ca_secret = await self._secret("ca")  # read after the places, so that it is never older than they are
         now = self._now()
         leaf, trust = _leaf(tls_secret), read_trust(_data(ca_secret, "ca.crt"), _data(ca_secret, "ca.key"))
         requested = ROTATE in (ca_secret["metadata"].get("annotations") or {})
@@ -151,12 +124,10 @@ class Controller:
             await self._server.replace(self._names.secret("ca"), {**ca_secret, "metadata": metadata, "data": data})
             event("trusted CAs written", trusted=1 + len(renewed.retired), expires=_end(renewed.authority.certificate))
         published = [
-            await self._publish(name, configuration, renewed)
-            for name, configuration in configurations.items()
-            if configuration is not None
+            await self._publish(path, place, _base64(renewed.bundle))
+            for path, place in places.items()
+            if place is not None
         ]
-        if api_service is not None:
-            published.append(await self._publish_api(api_service, renewed))
         published.append(renewed.bundle == _data(tls_secret, "ca.crt"))
         seen = self._seen_for(renewed, all(published))
         issued = renew_leaf(leaf, renewed, self._names.served, now, seen, self._wait_seconds)
@@ -186,30 +157,21 @@ class Controller:
         await self._server.replace(self._names.secret("tls"), {**secret, "data": data})
         event("serving certificate written", expires=_end(leaf.certificate), trusted=1 + len(trust.retired))
 
-    async def _publish_api(self, api_service: Object, trust: TrustedCAs) -> bool:
-        """Write the bundle into the APIService; tell whether it was there already."""
-        ca_bundle = _base64(trust.bundle)
-        if api_service["spec"].get("caBundle") == ca_bundle:
+    async def _publish(self, path: str, place: Object, bundle: str) -> bool:
+        """Write the bundle into a webhook configuration or an APIService; tell whether it was there already."""
+        api = (place["spec"],) if path == API_SERVICE else ()
+        webhooks = [webhook for webhook in place.get("webhooks") or () if self._is_ours(webhook["clientConfig"])]
+        if all(client.get("caBundle") == bundle for client in (*api, *(each["clientConfig"] for each in webhooks))):
             return True
-        version = {"resourceVersion": api_service["metadata"]["resourceVersion"]}
-        await self._server.patch(API_SERVICE, {"metadata": version, "spec": {"caBundle": ca_bundle}}, MERGE)
-        event("caBundle written", configuration=API_SERVICE.rpartition("/")[2])
+        names, trusting = [webhook["name"] for webhook in webhooks], {"caBundle": bundle}
+        change: Object = {"metadata": {"resourceVersion": place["metadata"]["resourceVersion"]}}
+        if api:
+            await self._server.patch(path, {**change, "spec": trusting}, MERGE)
+        else:
+            clients = [{"name": name, "clientConfig": trusting} for name in names]
+            await self._server.patch(path, {**change, "webhooks": clients})
+        event("caBundle written", configuration=path.rpartition("/")[2], webhooks=names)
         return False
-
-    async def _publish(self, name: str, configuration: Object, trust: TrustedCAs) -> bool:
-        """Write the bundle into a webhook configuration; tell whether it was there already."""
-        ca_bundle = _base64(trust.bundle)
-        missing = [
-            webhook
-            for webhook in configuration.get("webhooks") or ()
-            if webhook["clientConfig"].get("caBundle") != ca_bundle and self._is_ours(webhook["clientConfig"])
-        ]
-        if missing:
-            webhooks = [{"name": webhook["name"], "clientConfig": {"caBundle": ca_bundle}} for webhook in missing]
-            version = {"resourceVersion": configuration["metadata"]["resourceVersion"]}
-            await self._server.patch(REGISTRATION + name, {"metadata": version, "webhooks": webhooks})
-            event("caBundle written", configuration=name, webhooks=[webhook["name"] for webhook in missing])
-        return not missing
 
     def _is_ours(self, client: Object) -> bool:
         """Tell whether a webhook calls our Service, or a URL that our certificate is for; others have another CA."""

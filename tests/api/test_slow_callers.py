@@ -14,7 +14,7 @@ from tests.builders import make_service, pod, review
 from tests.controlplane.processes import wait_until
 from tests.running import Running, running
 
-SHORT = Limits(silent_seconds=0.3, header_seconds=0.4, body_seconds=0.4, handshake_seconds=0.5, goodbye_seconds=0.3)
+SHORT = Limits(header_seconds=0.4, request_seconds=0.4, handshake_seconds=0.5, goodbye_seconds=0.3)
 HALF = post()[:-40]
 SLOW = {"silent": b"", "partial header": HALF[:30], "header in part of a line": b"POST /mu", "partial body": HALF}
 
@@ -49,13 +49,13 @@ def test_silent_tls_handshake_is_closed(hasty: tuple[Running, Path]) -> None:
         assert closed(silent)
 
 
-@pytest.mark.parametrize("kind", ["silent", "header", "body"])
+@pytest.mark.parametrize("kind", ["header", "body"])
 def test_closed_connections_are_counted_by_what_they_were_waited_for(hasty: tuple[Running, Path], kind: str) -> None:
     clients, _ = hasty
     line = f'gpu_usher_closed_connections_total{{waiting_for="{kind}"}}'
     before = metric(clients, line)
     with connect(clients.ops.base_url.port) as slow:
-        slow.sendall({"silent": b"", "header": b"GET /", "body": HALF}[kind])
+        slow.sendall({"header": b"GET /", "body": HALF}[kind])
         assert closed(slow)
 
     assert metric(clients, line) > before
@@ -190,7 +190,7 @@ def test_chunks_that_never_end_are_closed(hasty: tuple[Running, Path]) -> None:
 
 def test_bodies_that_stall_give_way_to_requests_when_there_is_no_room(tmp_path: Path) -> None:
     """HA-08: stalled bodies hold no place that a request needs."""
-    limits = Limits(body_seconds=600, request_seconds=600, requests=8, stalled_seconds=0.2)
+    limits = Limits(request_seconds=600, requests=8, stalled_seconds=0.2)
     with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(connect(clients.tls.base_url.port, tmp_path / "ca.crt")).sendall(HALF)
@@ -200,12 +200,12 @@ def test_bodies_that_stall_give_way_to_requests_when_there_is_no_room(tmp_path: 
 
         wait_until("they have stalled", served, 60)
 
-        assert metric(clients, 'gpu_usher_closed_connections_total{waiting_for="body"}') >= 1
+        assert metric(clients, 'gpu_usher_closed_connections_total{waiting_for="room"}') >= 1
 
 
 def test_request_beyond_those_in_hand_is_a_503_status_and_counted(tmp_path: Path) -> None:
     """HA-08: the connection stays open."""
-    limits = Limits(body_seconds=600, request_seconds=600, requests=8, stalled_seconds=600)
+    limits = Limits(request_seconds=600, requests=8, stalled_seconds=600)
     ca = tmp_path / "ca.crt"
     with running(make_service(tmp_path), limits) as clients, contextlib.ExitStack() as stack:
         port = clients.tls.base_url.port

@@ -23,9 +23,8 @@ class ProbedController:
     """A certificate controller that takes turns on stored objects, with a clock that the test sets."""
 
     def __init__(self) -> None:
-        self.names = Names(configurations=())
+        self.names = Names(places=())
         self.store = Stored({self.names.secret(name): {"metadata": {}} for name in ("ca", "tls")})
-        self.store.objects[self.names.lease] = {"metadata": {}}
         self.seconds = 0.0
         self.url = ""
         controller = Controller(

@@ -16,7 +16,7 @@ from aiohttp import web
 from kubernetes.client import Configuration
 
 from app.cluster.apiserver import MERGE, OBJECT_SECONDS, STRATEGIC, ApiServer
-from app.tls.lease import DURATION_SECONDS
+from app.events.lease import DURATION_SECONDS
 from app.values.errors import ApiError
 from tests.authorities import make_authority, write_leaf
 

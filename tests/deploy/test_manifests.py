@@ -23,7 +23,7 @@ from app.events.writer import lease_path
 from app.kube.api_kinds import API_KINDS, DRA
 from app.policy.load import LAST_GOOD, LAST_GOOD_LABEL_VALUE, MOUNTED, POLICY_LABEL, POLICY_LABEL_VALUE
 from app.telemetry.logs import today
-from app.tls.controller import API_SERVICE, Names
+from app.tls.controller import API_SERVICE, REGISTRATION, Names
 from app.world.state import State
 from tests.builders import knowledge
 from tests.deploy.exemptions import exemptions_text
@@ -259,8 +259,8 @@ def test_the_keeper_of_certificates_may_write_its_own_objects_by_name_and_nothin
         for document in documents("components", "self-signed", "objects.yaml")
     }
 
-    written = {tuple(path.split("/")[-2:]) for path in (names.lease, names.secret("ca"), names.secret("tls"))}
-    patched = {tuple(path.split("/")[-2:]) for path in (*names.configurations, API_SERVICE)}
+    written = {tuple(path.split("/")[-2:]) for path in (names.secret("ca"), names.secret("tls"))}
+    patched = {tuple(path.split("/")[-2:]) for path in names.places}
     assert allowed == {**{key: {"get", "update"} for key in written}, **{key: {"get", "patch"} for key in patched}}
     assert brought == written
 
@@ -274,4 +274,4 @@ def test_the_keeper_knows_every_webhook_configuration() -> None:
         for document in documents(*parts)
     }
 
-    assert set(Names().configurations) == deployed
+    assert {path.removeprefix(REGISTRATION) for path in Names().places} - {API_SERVICE} == deployed

@@ -21,6 +21,7 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.processes import Process, wait_until
 from tests.e2e.certificate_stage import (
     MUTATING,
+    SECRETS,
     Mount,
     RunningController,
     data,
@@ -35,7 +36,7 @@ COMPONENT = DEPLOY / "components" / "self-signed"
 
 @pytest.fixture(scope="module")
 def prepared(plane: ControlPlane) -> ControlPlane:
-    """A control plane with the rights, the Lease and the empty Secrets of deploy/."""
+    """A control plane with the rights and the empty Secrets of deploy/."""
     grant(plane)
     for name in ("rbac.yaml", "objects.yaml"):
         result = plane.kubectl("apply", "-f", str(COMPONENT / name))
@@ -121,7 +122,7 @@ def test_rotation_breaks_no_creation_of_a_pod(prepared: ControlPlane, stage: Run
 
 
 async def turns(server: ApiServer, number: int) -> None:
-    """Let a certificate controller with this client take turns, without any Lease."""
+    """Let a certificate controller with this client take turns."""
     async with server:
         writer = Controller(server, Names(others=("127.0.0.1",)), now, wait_seconds=0)
         for _ in range(number):
@@ -152,24 +153,27 @@ def replace_client(plane: ControlPlane, client: Object) -> None:
     ).raise_for_status()
 
 
-def test_second_keeper_waits_for_the_lease_and_takes_over(prepared: ControlPlane, stage: RunningController) -> None:
-    """Fault 48."""
+def test_two_controllers_at_once_agree(prepared: ControlPlane, stage: RunningController) -> None:
+    """Fault 48: as in a rollout. Each write names the version that was read, so that neither undoes the other's."""
     plane = prepared
     stage.controller.stop()
-    first = start_certificate_controller(plane, "first")
-    second = None
+    for name in ("ca", "tls"):
+        plane.api.patch(f"{SECRETS}/gpu-usher-{name}", {"data": None})
+    both = [start_certificate_controller(plane, name) for name in ("first", "second")]
     try:
-        wait_until("the first leads", lambda: '"leading"' in first.tail(), SOON_SECONDS, first)
-        second = start_certificate_controller(plane, "second")
-        wait_until("the first works", lambda: published(plane), SOON_SECONDS, first)
-        assert '"leading"' not in second.tail()
-        first.stop()
+        wait_until("they publish one CA", lambda: published(plane), SOON_SECONDS, both[0])
+        wait_until(
+            "they sign with it",
+            lambda: signed_by(data(plane, "tls", "tls.crt"), read_bundle(data(plane, "ca", "ca.crt"))[0]),
+            SOON_SECONDS,
+            both[1],
+        )
 
-        wait_until("the second leads", lambda: second and '"leading"' in second.tail(), SOON_SECONDS, second)
+        assert len(read_bundle(data(plane, "ca", "ca.crt"))) == 1
+        assert [controller.tail().count("not maintained") for controller in both] == [0, 0]
     finally:
-        first.stop()
-        if second is not None:
-            second.stop()
+        for controller in both:
+            controller.stop()
 
 
 def test_keeper_writes_the_ca_into_the_api_service_of_explanations(stage: RunningController) -> None:

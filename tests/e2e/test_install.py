@@ -50,7 +50,6 @@ SERVING = {
 CERTIFICATES = {
     "secrets gpu-usher-ca": {"get", "update"},
     "secrets gpu-usher-tls": {"get", "update"},
-    "leases gpu-usher-certificates": {"get", "update"},
     "mutatingwebhookconfigurations gpu-usher": {"get", "patch"},
     "mutatingwebhookconfigurations gpu-usher-cpu-guard": {"get", "patch"},
     "mutatingwebhookconfigurations gpu-usher-queued-jobs": {"get", "patch"},

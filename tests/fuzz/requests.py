@@ -9,7 +9,7 @@ from typing import Any
 import httptools
 from hypothesis import strategies as st
 
-from app.server.protocol import Framing
+from app.server.protocol import piece_end
 
 HEADS = (
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -56,7 +56,7 @@ class Reader:
     def __init__(self) -> None:
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.framing = Framing()
+        self.body_left = 0
         self.seen = Seen()
         self.length = 0
         self._url = self._body = b""
@@ -73,14 +73,14 @@ class Reader:
             self.length = int(value)
 
     def on_headers_complete(self) -> None:
-        self.framing.expect_body(self.length)
+        self.body_left = self.length
 
     def on_body(self, body: bytes) -> None:
         self._body += body
 
     def on_message_complete(self) -> None:
         self.seen.requests.append((self.parser.get_method(), self._url, self._body))
-        self.framing.begin_request()
+        self.body_left = 0
 
     def feed(self, piece: bytes, end: int) -> bool:
         """Parse a piece that ends at `end` of the stream, and tell whether to go on.
@@ -115,8 +115,9 @@ def cut(stream: bytes, sizes: list[int]) -> Seen:
     for size in [*sizes, len(stream)]:
         data, at = stream[start : start + size], 0
         while at < len(data):
-            end = reader.framing.piece_end(data, at)
+            end = piece_end(data, at, reader.body_left)
             assert at < end <= len(data)
+            reader.body_left -= min(end - at, reader.body_left)
             if not reader.feed(data[at:end], start + end):
                 return reader.seen
             at = end

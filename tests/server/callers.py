@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +12,10 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from app.server.connections import Connections
 from app.server.limits import Limits
 from app.server.listener import make_server
 from app.server.listeners import bind
+from app.server.protocol import Connections
 from tests.api.sockets import TIMEOUT_SECONDS, answer, connect, post
 from tests.running import Running
 
@@ -50,10 +51,14 @@ def served(port: int | None, ca: Path | None, request: bytes = b"") -> int:
 
 
 @contextlib.contextmanager
-def serving(app: ASGIApp, limits: Limits = Limits()) -> Iterator[int]:  # noqa: B008  # frozen
+def serving(
+    app: ASGIApp,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+    context: ssl.SSLContext | None = None,
+) -> Iterator[int]:
     """Serve an application on a port of its own; requests that still run at the end are cancelled."""
     sock = bind("127.0.0.1", 0, "--port")
-    server = make_server(app, sock, shared=Connections(limits))
+    server = make_server(app, sock, context, Connections(limits))
     server.config.timeout_graceful_shutdown = 0
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()

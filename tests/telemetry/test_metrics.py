@@ -29,7 +29,7 @@ CLOSED: dict[str, set[str]] = {
     "result": {"success", "error", "partial", "empty", "denied", "patched", "warned", "allowed"}
     | {"created", "renewed", "refused"},
     "why": {"dropped", "suppressed", "unrecorded"},
-    "waiting_for": {"silent", "header", "body", "header_size", "handshake", "idle", "answer", "room"},
+    "waiting_for": {"header", "body", "header_size", "handshake", "answer", "room"},
     "where": VERBS | {"deadline"},
     "kind": KINDS | {"unadmitted", "misplaced"},
     "state": {"ill", "ailing", "condition", "not_ready", *DEVICE_STATES, *POOL_STATES},

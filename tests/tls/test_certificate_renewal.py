@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.server.certificate_renewal import CertificateRenewal
-from app.server.service import Service
+from app.server.service import CertificateRenewal, Service
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
 from app.tls.serving_certificates import NAMES, Certificates, KeyPairFiles

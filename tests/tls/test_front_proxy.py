@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who the front proxy of kube-apiserver is: read from its ConfigMap, and followed when its CA changes."""
 
-import asyncio
 import datetime as dt
-import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from app.tls.front_proxy import FrontProxyTrust, read_front_proxy
+from app.kube.objects import ConfigMap
+from app.tls.front_proxy import NAME, FrontProxyTrust, read_front_proxy
 from app.tls.serving_certificates import Certificates, issue_if_needed
-from app.values.errors import ApiError, BadInput
+from app.values.errors import BadInput
 from tests.authorities import make_authority
 
 NOW = dt.datetime.now(dt.UTC)
 
 
-def config_map(**data: str) -> bytes:
-    return json.dumps(
-        {"kind": "ConfigMap", "data": {f"requestheader-{k.replace('_', '-')}": v for k, v in data.items()}}
-    ).encode()
+def config_map(**data: str) -> ConfigMap:
+    named = {f"requestheader-{key.replace('_', '-')}": value for key, value in data.items()}
+    return msgspec.convert({"metadata": {"name": NAME, "uid": "1"}, "data": named}, ConfigMap)
 
 
 def test_names_and_headers_are_read_as_kube_apiserver_writes_them() -> None:
@@ -36,49 +35,43 @@ def test_names_and_headers_are_read_as_kube_apiserver_writes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    "found",
     [
         config_map(),
         config_map(client_ca_file="PEM", allowed_names="front-proxy-client"),
         config_map(client_ca_file="PEM", allowed_names='{"a": 1}'),
-        b"[]",
-        b"\xff",
-        b'{"data": {"requestheader-client-ca-file": 1}}',
     ],
 )
-def test_config_map_that_says_nothing_is_refused(body: bytes) -> None:
+def test_config_map_that_says_nothing_is_refused(found: ConfigMap) -> None:
     """F104: also where the control plane has no aggregation layer."""
     with pytest.raises(BadInput, match="extension-apiserver-authentication"):
-        read_front_proxy(body)
+        read_front_proxy(found)
 
 
 def test_what_was_read_last_stays_and_a_new_ca_counts(tmp_path: Path) -> None:
-    """F104: a ConfigMap that cannot be read, or a CA that is none, changes nothing; a new CA needs no restart."""
-    certificates = Certificates(issue_if_needed(tmp_path, NOW), NOW)
-    answers: list[bytes | ApiError] = [
-        ApiError(403, "no"),
-        config_map(client_ca_file=make_authority("one").pem),
-        ApiError(None, "away"),
-        config_map(client_ca_file="no PEM"),
-        config_map(client_ca_file=make_authority("two").pem),
-    ]
+    """F104: a ConfigMap that is gone, or a CA that is none, changes nothing; a new CA needs no restart."""
+    trust = FrontProxyTrust(Certificates(issue_if_needed(tmp_path, NOW), NOW), lambda: NOW)
+    watched = trust.watched()
+    contexts = [trust.current]
 
-    async def read() -> bytes:
-        answer = answers.pop(0)
-        if isinstance(answer, ApiError):
-            raise answer
-        return answer
+    for authority in (make_authority("one").pem, "no PEM", make_authority("two").pem):
+        watched.put(NAME, "1", read_front_proxy(config_map(client_ca_file=authority)))
+        contexts.append(trust.current)
+    watched.drop(NAME, "1")
+    contexts.append(trust.current)
 
-    trust = FrontProxyTrust(certificates, read, lambda: NOW)
-    contexts = []
-
-    async def go() -> None:
-        for _ in range(5):
-            await trust.refresh()
-            trust.renew_context()
-            contexts.append(trust.current)
-
-    asyncio.run(go())
-
-    assert [contexts.index(context) for context in contexts] == [0, 1, 1, 1, 4]
+    assert [contexts.index(context) for context in contexts] == [0, 1, 1, 3, 3]
     assert trust.problem_of("front-proxy-client", None).startswith("no client certificate")
+
+
+def test_renewed_serving_certificate_counts(tmp_path: Path) -> None:
+    certificates, later = Certificates(issue_if_needed(tmp_path, NOW), NOW), NOW + dt.timedelta(days=5)
+    trust = FrontProxyTrust(certificates, lambda: later if certificates.serving.starts > NOW else NOW)
+    trust.take(read_front_proxy(config_map(client_ca_file=make_authority("one").pem)))
+    before = trust.current
+    issue_if_needed(tmp_path, later)
+    certificates.renew(later)
+
+    trust.renew_context()
+
+    assert trust.current is not before

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from app.cli.verbs import app as cli
 from app.cluster.apiserver import ApiServer
-from app.server.certificate_renewal import CertificateRenewal
+from app.server.service import CertificateRenewal
 from app.telemetry.logs import LOGGER
 from app.tls.authority import KeyPair, issue_leaf, make_authority
 from app.tls.ca_rotation import read_trust, renew_leaf, renew_trust
@@ -163,7 +163,7 @@ class Stored(ApiServer):
 @pytest.mark.parametrize("secret", ["tls", "ca"])
 def test_keeper_of_certificates_makes_good_what_a_secret_spoils(name: str, secret: str) -> None:
     """TLS-06: its turn ends, and both Secrets are complete afterwards."""
-    names, pair = Names(configurations=()), CORPUS[name]
+    names, pair = Names(places=()), CORPUS[name]
     store = Stored({names.secret(pair_name): {"metadata": {}} for pair_name in ("tls", "ca")})
     keeper = Controller(store, names, lambda: NOW)
     asyncio.run(keeper.turn())

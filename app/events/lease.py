@@ -17,16 +17,13 @@ DURATION_SECONDS = 15
 
 
 class Lease:
-    """One Lease object, which a component of deploy/components brings. `clock` returns monotonic seconds."""
+    """One Lease object, which deploy/components/events brings. `clock` returns monotonic seconds."""
 
-    def __init__(
-        self, server: ApiServer, path: str, identity: str, clock: Callable[[], float], component: str = "self-signed"
-    ) -> None:
+    def __init__(self, server: ApiServer, path: str, identity: str, clock: Callable[[], float]) -> None:
         self._server = server
         self._path = path
         self._identity = identity
         self._clock = clock
-        self._component = component
         self._seen_record: tuple[object, object] = (None, None)
         self._seen_at = clock()
 
@@ -37,7 +34,7 @@ class Lease:
         """
         lease = await self._server.read(self._path)
         if lease is None:
-            raise ApiError(NOT_FOUND, f"{self._path}: not there: wants deploy/components/{self._component} applied")
+            raise ApiError(NOT_FOUND, f"{self._path}: not there: wants deploy/components/events applied")
         spec = lease.get("spec") or {}
         holder, record = spec.get("holderIdentity"), (spec.get("holderIdentity"), spec.get("renewTime"))
         if record != self._seen_record:
