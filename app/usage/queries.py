@@ -23,17 +23,18 @@ KNOWN_SHARE = 0.9
 nothing. A guess, on the safe side."""
 LEAST_IDLE = 900
 """Seconds from which a GPU counts as idle. Jobs pause for minutes to load data or to write a checkpoint. A guess."""
-STEPS = (60, 120, 300, 600, 1800, HOUR)
-"""Seconds between two looks; exporters are scraped every 15 to 60 s. Each divides the next span of `_spans` that is
-looked at with it."""
-MOST_POINTS = 2_000_000
-"""Series times looks of a query. Prometheus holds some ten times as many samples for it, of 50 million that it allows
-(--query.max-samples)."""
+STEPS = (60, 300, 900, 1800, HOUR)
+"""Seconds between two looks; exporters are scraped every 15 to 60 s."""
+MOST_POINTS = 500_000
+"""Series times looks of a subquery, which takes Prometheus some seconds of CPU. It holds some ten times as many samples
+for it, of 50 million that it allows (--query.max-samples)."""
+MOST_LOOKS = 64
+"""Looks of a span before the end, by which a tenth of it is told well enough."""
 MOST_SERIES = 50_000
 """Pods' GPUs of one answer: 6,000 nodes with eight GPUs. More are refused, with the remedy to ask for less time."""
 OVERLAP = 600
-"""Seconds for which two pods must have been seen on a GPU together to share it. Prometheus shows a series that was not
-marked as ended for five minutes more, so that pods one after the other seem to overlap."""
+"""Seconds between two looks at both of which two pods must be on a GPU to share it. Prometheus shows a series that was
+not marked as ended for five minutes more, so that pods one after the other seem to overlap."""
 POD = "pod"
 """The label that both an exporter and the target of a scrape may have."""
 
@@ -41,13 +42,13 @@ POD = "pod"
 class Figure(Enum):
     """What a query answers of each unit that a pod held. Minutes are counted in looks."""
 
-    Seen = "when a pod was seen on it last, by labels that describe the unit"
-    First = "when the pod was seen on it first"
+    Described = "labels that describe it"
+    Now = "whether the pod is seen on it at the end"
     Held = "looks at which the pod was seen on it"
     Known = "looks at which its activity had a value, within a span of seconds"
     Active = "sum of its activity over those looks"
     Busy = "when its activity was last above a share of one"
-    Crowded = "pods seen on it together for OVERLAP"
+    Crowded = "pods seen on it together"
     Memory = "its highest used memory in MiB"
     MemoryKnown = "looks at which the used memory had a value"
     Peak = "its highest activity"
@@ -64,14 +65,15 @@ class Query:
     text: str
 
 
-def step_seconds(series: int, seconds: float) -> int:
-    """Choose the seconds between two looks for so many series.
+def step_seconds(series: int, seconds: float, most_looks: float = math.inf) -> int:
+    """Choose the seconds between two looks for so many series, of which at most so many are wanted.
 
     Raises SourceError for more series than are read.
     """
     if series > MOST_SERIES:
         raise SourceError(f"{series} series of pods' GPUs, wants at most {MOST_SERIES}: ask for less time (--since)")
-    return next((step for step in STEPS if series * seconds <= step * MOST_POINTS), STEPS[-1])
+    looks = min(most_looks, MOST_POINTS / max(1, series))
+    return next((step for step in STEPS if seconds <= step * looks), STEPS[-1])
 
 
 def first_label(metric: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -104,20 +106,21 @@ class UseQueries:
         self._look = math.ceil(seconds / self.step) * self.step
         self.time = self._last + HALF_MINUTE
         self._figures: dict[tuple[Figure, float], dict[UnitKey, float]] = {}
-        self._seen: dict[UnitKey, tuple[float, Mapping[str, str]]] = {}
+        self._labels: dict[UnitKey, Mapping[str, str]] = {}
 
     def queries(self, sizes: bool) -> Iterator[Query]:
         """Yield the queries, with `sizes` also those that only a smaller unit is chosen by."""
         usage, over = self._usage, f"[{self._look}s:{self.step}s]"
         described = (*self._dcgm.node_labels, *usage.model_labels, *usage.profile_labels, *usage.shared_labels)
         held, known = self._held(), self._known()
-        yield Query(Figure.Seen, 0, f"max_over_time((({self._held(more=described)}) * time()){over})")
-        yield Query(Figure.First, 0, f"min_over_time((({held}) * time()){over})")
         yield Query(Figure.Held, 0, f"count_over_time(({held}){over})")
+        yield Query(Figure.Now, 0, held)
+        last = partial(_any_of, usage.metrics, over=f"[{self._look}s]")
+        yield Query(Figure.Described, 0, self._by("group", lambda style: f"last_over_time({last(style)})", described))
         for style in self._styles:
             together = f"{self._held((style,))} and {self._held((style,), f' offset {OVERLAP}s')}"
             counted = f"count by ({', '.join(self._device)}) ({together})"
-            yield Query(Figure.Crowded, 0, f"max_over_time(({counted}){over}) > 1")
+            yield Query(Figure.Crowded, 0, f"max_over_time(({counted})[{self._look}s:{OVERLAP}s]) > 1")
         yield Query(Figure.Active, 0, f"sum_over_time(({known}){over})")
         for span in self._spans():
             yield Query(Figure.Known, span, f"count_over_time(({known})[{span}s:{self._step(span)}s])")
@@ -142,7 +145,7 @@ class UseQueries:
         yield self._look
 
     def _step(self, span: float) -> int:
-        return step_seconds(self._series, span) if span < self._look else self.step
+        return step_seconds(self._series, span, MOST_LOOKS) if span < self._look else self.step
 
     def _peaks(self, figure: Figure, measure: Measure) -> Iterator[Query]:
         for row in self._usage.rows_of(measure):
@@ -166,7 +169,7 @@ class UseQueries:
     def _above(self, row: UsageMetric, below: float, style: Matchers) -> str:
         return f"({self._peak(row, self.step, style)}) > {below * (row.full or 1):g}"
 
-    def _held(self, styles: tuple[Style, ...] = (), offset: str = "", more: tuple[str, ...] = ()) -> str:
+    def _held(self, styles: tuple[Style, ...] = (), offset: str = "") -> str:
         """Write the value 1 for each unit that a pod holds which is not the exporter's own.
 
         The label `pod` of a GPU that no pod holds is the target's, which is that of `up`; the label that the exporter
@@ -174,11 +177,11 @@ class UseQueries:
         """
 
         def holders(style: Matchers) -> str:
-            series = _any_of(self._usage.metrics, style) + offset
+            series = _any_of(self._usage.metrics, style, over=offset)
             plain = style.startswith(f"{POD}!=")
             return f"{series} unless on (job, instance, namespace, {POD}) up{offset}" if plain else series
 
-        return self._by("group", holders, more, styles)
+        return self._by("group", holders, (), styles)
 
     def _by(
         self,
@@ -212,16 +215,18 @@ class UseQueries:
         if not 0 <= value < math.inf:
             return
         key = self._key(metric)
-        if query.figure is not Figure.Seen:
+        if query.figure is Figure.Described:
+            self._labels[key] = {**metric, **self._labels.get(key, {})}
+        else:
             figures = self._figures.setdefault((query.figure, query.of), {})
-            better = min if query.figure is Figure.First else max
-            figures[key] = better(value, figures.get(key, value))
-        elif value > self._seen.get(key, (0.0, {}))[0] and not self._usage.exporter_pods.search(key[1]):
-            self._seen[key] = value, metric
+            figures[key] = max(value, figures.get(key, value))
 
     def use(self, problems: tuple[str, ...]) -> GPUUse:
-        """Give what the answers say."""
-        holds = (self._hold(key, seen, metric) for key, (seen, metric) in sorted(self._seen.items()))
+        """Give what the answers say; exporters' own pods are left out."""
+        keys = sorted(self._figures.get((Figure.Held, 0), {}))
+        holds = (
+            self._hold(key, self._labels.get(key, {})) for key in keys if not self._usage.exporter_pods.search(key[1])
+        )
         return GPUUse(float(self._last - self._look), float(self._last), self.step, tuple(holds), problems)
 
     def _figure(self, figure: Figure, key: UnitKey, of: float = 0) -> float | None:
@@ -230,22 +235,23 @@ class UseQueries:
     def _minutes(self, figure: Figure, key: UnitKey, of: float = 0) -> float:
         return (self._figure(figure, key, of) or 0.0) * self._step(of or self._look) / MINUTE
 
-    def _hold(self, key: UnitKey, seen: float, metric: Mapping[str, str]) -> Hold:
+    def _hold(self, key: UnitKey, metric: Mapping[str, str]) -> Hold:
         usage, held = self._usage, self._minutes(Figure.Held, key)
         known = min(self._minutes(Figure.Known, key, self._look), held)
         extent_known = self._minutes(Figure.ExtentKnown, key) >= KNOWN_SHARE * held
         part = self._figure(Figure.Extent if extent_known else Figure.Peak, key)
-        held_now = seen >= self._last
+        held_now = self._figure(Figure.Now, key) is not None
         node = first_label(metric, self._dcgm.node_labels)
-        known_gpu = key[2] if key[2].startswith("GPU-") else f"{node}/{key[2]}"
+        has_uuid = key[2].startswith("GPU-")
+        crowded = has_uuid and self._figure(Figure.Crowded, ("", "", *key[2:])) is not None
         return Hold(
             namespace=key[0],
             pod=key[1],
             node=node,
-            device=(known_gpu, key[3]),
+            device=(key[2] if has_uuid else f"{node}/{key[2]}", key[3]),
             profile=first_label(metric, usage.profile_labels),
             model=first_label(metric, usage.model_labels),
-            shared=bool(first_label(metric, usage.shared_labels)) or self._crowded(key),
+            shared=bool(first_label(metric, usage.shared_labels)) or crowded,
             held=held,
             known=known,
             active=min(self._minutes(Figure.Active, key), known),
@@ -256,18 +262,13 @@ class UseQueries:
             idle={below: self._idle(key, below) for below in self._belows} if held_now else {},
         )
 
-    def _crowded(self, key: UnitKey) -> bool:
-        """Tell whether two pods were on a GPU together; the number of one that has no UUID is that of many."""
-        return key[2].startswith("GPU-") and self._figure(Figure.Crowded, ("", "", *key[2:])) is not None
-
     def _idle(self, key: UnitKey, below: float) -> float:
         """Give for how many seconds until the end a unit was idle for certain.
 
-        Of each span before the end nine tenths of the minutes must be known; the first that has fewer ends what is
-        told. So a gap of minutes counts the less, the longer ago it is.
+        Of each span before the end nine tenths of the minutes in which it was held must be known; the first that has
+        fewer ends what is told. So a gap counts the less, the longer ago it is.
         """
-        first = self._figure(Figure.First, key)
-        held = self._last - (self._last if first is None else first - self.step)
+        held = MINUTE * self._minutes(Figure.Held, key)
         quiet = min(held, self._last - (self._figure(Figure.Busy, key, below) or 0.0))
         idle = 0.0
         for span in self._spans():
@@ -282,7 +283,7 @@ class UseQueries:
 def count_query(dcgm: DCGM, usage: UsageMetrics, seconds: int) -> str:
     """Write the query for the number of pods' GPUs of some seconds."""
     labels = ", ".join((*usage.namespace_labels, *usage.pod_labels, *dcgm.gpu_labels, *usage.instance_labels))
-    return f"count(group by ({labels}) (last_over_time({_any_of(usage.metrics)}[{seconds}s])))"
+    return f"count(group by ({labels}) (last_over_time({_any_of(usage.metrics, over=f'[{seconds}s]')})))"
 
 
 def _share(text: str, full: float) -> str:
@@ -290,5 +291,5 @@ def _share(text: str, full: float) -> str:
     return f"clamp_max(({text}) / {full:g}, 1)"
 
 
-def _any_of(metrics: tuple[str, ...], *matchers: Matchers) -> str:
-    return "{" + ", ".join(filter(None, (f'__name__=~"{"|".join(metrics)}"', *matchers))) + "}"
+def _any_of(metrics: tuple[str, ...], *matchers: Matchers, over: str = "") -> str:
+    return "{" + ", ".join(filter(None, (f'__name__=~"{"|".join(metrics)}"', *matchers))) + "}" + over

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from random import Random
 
-from app.usage.queries import step_seconds
+from app.usage.queries import MOST_LOOKS, step_seconds
 from app.usage.table import Hold
 
 START = 1_790_035_200
@@ -237,7 +237,7 @@ class Truth:
             sm_known = most(lambda one, at: _present(one, (SM,), at)) >= 0.9 * held_looks
             part = max(extent if sm_known else peaks, default=None)
             peak = max((mib for mib in memory if mib < math.inf), default=None)
-            now = looks[-1] == self.end
+            now = held(unit, self.end + 30)
             yield Hold(
                 namespace=unit.pod.partition("/")[0],
                 pod=unit.pod.partition("/")[2],
@@ -253,21 +253,22 @@ class Truth:
                 memory_known=most(lambda one, at: _present(one, (MEMORY,), at)) * minutes,
                 part=None if part is None else min(part, 1.0),
                 held_now=now,
-                idle={below: self.idle(unit, looks, below)} if now else {},
+                idle={below: self.idle(unit, held_looks * self.step, below)} if now else {},
             )
 
     def crowded(self, unit: Unit) -> bool:
-        """Tell whether another pod was on the unit at the same time, now and ten minutes before."""
+        """Tell whether another pod was on the unit at two looks ten minutes apart."""
         others = [one for one in self.units if (one.gpu, one.instance) == (unit.gpu, unit.instance)]
         return any(
             sum(held(one, at) and held(one, at - 600) for one in of_style) > 1
             for of_style in _same_style(others)
-            for at in self.looks(self.seconds, self.step)
+            for at in self.looks(self.seconds, 600)
         )
 
-    def idle(self, unit: Unit, looks: list[int], below: float) -> float:
-        """Count the seconds from the end back to the last activity, as far back as nine tenths of them are known."""
-        begun = looks[0] - self.step
+    def idle(self, unit: Unit, seconds: int, below: float) -> float:
+        """Count the seconds from the end back to the last activity, as far back as nine tenths of them are known; it
+        was held for `seconds`."""
+        begun = self.end - seconds
         busy = [
             math.ceil(at / self.step) * self.step
             for name in _activity_metrics(unit)
@@ -278,7 +279,7 @@ class Truth:
         for span in (900, 3600, 14_400, 57_600, 86_400):
             if span > self.seconds:
                 span = self.seconds
-            step = self.step if span == self.seconds else step_seconds(self.series, span)
+            step = self.step if span == self.seconds else step_seconds(self.series, span, MOST_LOOKS)
             within = self.looks(span, step)
             known = max(sum(activity(one, at) is not None for at in within) for one in unit.by_style())
             unknown = min(span, self.end - begun) - step * known

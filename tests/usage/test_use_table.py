@@ -35,10 +35,10 @@ def queries(series: int = 1, seconds: float = DAY) -> UseQueries:
     return UseQueries(knowledge().dcgm, knowledge().usage_metrics, NOW, seconds, series, (0.01,))
 
 
-def used(busy: float | None, known: dict[int, int], first: float = END - 86_340) -> float:
+def used(busy: float | None, known: dict[int, int], held: int = 1440) -> float:
     """Give for how long a GPU is idle that was busy last at a time, and is known at so many looks of some spans."""
     asked = queries()
-    answers = {(Figure.Seen, 0.0): float(END), (Figure.First, 0.0): first, (Figure.Held, 0.0): 1440.0}
+    answers = {(Figure.Held, 0.0): float(held), (Figure.Now, 0.0): 1.0}
     answers |= {(Figure.Known, float(span)): float(looks) for span, looks in known.items()}
     if busy is not None:
         answers[Figure.Busy, 0.01] = busy
@@ -47,7 +47,7 @@ def used(busy: float | None, known: dict[int, int], first: float = END - 86_340)
     return asked.use(()).holds[0].idle[0.01]
 
 
-KNOWN = {900: 15, 3600: 60, 14_400: 240, 57_600: 960, 86_400: 1440}
+KNOWN = {900: 15, 3600: 60, 14_400: 48, 57_600: 64, 86_400: 1440}
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ KNOWN = {900: 15, 3600: 60, 14_400: 240, 57_600: 960, 86_400: 1440}
         (END - 9 * 3600, {**KNOWN, 900: 13}, 0),
         (END - 9 * 3600, {**KNOWN, 3600: 54}, 9 * 3600),
         (END - 9 * 3600, {**KNOWN, 3600: 53}, 900),
-        (END - 9 * 3600, {**KNOWN, 57_600: 906}, 9 * 3600),
-        (END - 9 * 3600, {**KNOWN, 57_600: 905}, 4 * 3600),
+        (END - 10 * 3600, {**KNOWN, 57_600: 60}, 10 * 3600),
+        (END - 10 * 3600, {**KNOWN, 57_600: 59}, 4 * 3600),
         (None, {}, 0),
     ],
 )
@@ -73,7 +73,7 @@ def test_gpu_is_idle_only_where_nine_tenths_of_the_last_minutes_are_known(
 
 def test_pod_is_not_idle_for_longer_than_it_holds_the_gpu() -> None:
     """F141: minutes before it are not unknown."""
-    assert used(None, {900: 15, 3600: 60, 14_400: 120, 57_600: 120, 86_400: 120}, END - 7140) == 7200
+    assert used(None, {900: 15, 3600: 60, 14_400: 24, 57_600: 8, 86_400: 120}, 120) == 7200
 
 
 def test_every_query_is_short_enough_for_an_address() -> None:
@@ -104,7 +104,7 @@ def test_any_values_give_holds_in_which_no_share_is_above_one(figure: Figure, va
     """F141: NaN, infinity, negative values and what nobody asked for."""
     asked = queries()
     for value in (END, *values):
-        asked.add(Query(Figure.Seen, 0, ""), LABELS, value)
+        asked.add(Query(Figure.Described, 0, ""), LABELS, value)
         asked.add(Query(Figure.Held, 0, ""), LABELS, 60.0)
         asked.add(Query(figure, 86_400.0 if figure is Figure.Known else 0, ""), LABELS, value)
     for one in asked.use(()).holds:
