@@ -6,6 +6,7 @@ start, which Prometheus 3.0 changed, makes no difference then. What several expo
 highest figure counts, so that none that works seems idle.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -199,7 +200,10 @@ class UseQueries:
     def _style(self, pod: str) -> Style:
         names = self._usage.pod_labels
         others = (f'{label}=""' for label in names[: names.index(pod)])
-        return ", ".join((f'{pod}!=""', *others)), (*self._usage.namespace_labels, pod, *self._device)
+        no_exporter = json.dumps(f".*(?:{self._usage.exporter_pods.pattern}).*")
+        return ", ".join((f'{pod}!=""', f"{pod}!~{no_exporter}", *others)), (
+            *self._usage.namespace_labels, pod, *self._device
+        )  # fmt: skip
 
     def _of_unit(self, row: UsageMetric) -> Matchers:
         """Write the matchers that leave out MIG instances where the value is not their own."""
@@ -222,11 +226,9 @@ class UseQueries:
             figures[key] = max(value, figures.get(key, value))
 
     def use(self, problems: tuple[str, ...]) -> GPUUse:
-        """Give what the answers say; exporters' own pods are left out."""
-        keys = sorted(self._figures.get((Figure.Held, 0), {}))
-        holds = (
-            self._hold(key, self._labels.get(key, {})) for key in keys if not self._usage.exporter_pods.search(key[1])
-        )
+        """Give what the answers say."""
+        held = sorted(self._figures.get((Figure.Held, 0), {}))
+        holds = (self._hold(key, self._labels.get(key, {})) for key in held)
         return GPUUse(float(self._last - self._look), float(self._last), self.step, tuple(holds), problems)
 
     def _figure(self, figure: Figure, key: UnitKey, of: float = 0) -> float | None:

@@ -180,8 +180,9 @@ def openmetrics(units: list[Unit]) -> Iterator[str]:
                     yield from _lines(metric, unit.labels[index], samples)
         if metric == ENGINE:
             yield from _lines(metric, EXPORTERS_OWN, steady(0, 24, 0.0))
-            named = {**EXPORTERS_OWN, "pod": "dcgm-exporter-abcde", "instance": "no-up"}
-            yield from _lines(metric, named, steady(0, 24, 0.0))
+            for gpu in ("GPU-free-1", "GPU-works-0"):  # of the second another exporter knows the pod
+                named = {**EXPORTERS_OWN, "UUID": gpu, "pod": "dcgm-exporter-abcde", "instance": "no-up"}
+                yield from _lines(metric, named, steady(0, 24, 0.0))
     yield "# TYPE up gauge\n"
     for job in ("honoured", "renamed", "old"):
         yield from _lines("up", target(job), steady(0, 24, 1))
