@@ -25,7 +25,7 @@ from app.values.errors import SourceError
 from app.world.state import State
 
 POLL_SECONDS = 300.0
-"""Idleness is told from a quarter of an hour on, and a poll asks a dozen queries (docs/reference/usage.md#polls)."""
+"""Idleness counts from a quarter of an hour on; a poll asks some fifteen queries (docs/reference/usage.md#polls)."""
 FORGET_SECONDS = 900.0
 """After this time without a successful poll nothing is known of use any more: two failed polls change nothing."""
 MOST_BELOWS = 8

@@ -20,7 +20,7 @@ from app.values.errors import SourceError
 HALF_MINUTE = MINUTE // 2
 HOUR, DAY = 3600, 86_400
 KNOWN_SHARE = 0.9
-"""The share of the minutes in which a figure must be known to be told. One lost scrape in fifteen minutes changes
+"""The share of the minutes in which a figure must be known to count. One lost scrape in fifteen minutes changes
 nothing. A guess, on the safe side."""
 LEAST_IDLE = 900
 """Seconds from which a GPU counts as idle. Jobs pause for minutes to load data or to write a checkpoint. A guess."""
@@ -30,7 +30,7 @@ MOST_POINTS = 500_000
 """Series times looks of a subquery, which takes Prometheus some seconds of CPU. It holds some ten times as many samples
 for it, of 50 million that it allows (--query.max-samples)."""
 MOST_LOOKS = 64
-"""Looks of a span before the end, by which a tenth of it is told well enough."""
+"""Looks of a span before the end, enough to see whether a tenth of it is unknown."""
 MOST_SERIES = 50_000
 """Pods' GPUs of one answer: 6,000 nodes with eight GPUs. More are refused, with the remedy to ask for less time."""
 OVERLAP = 600
@@ -87,7 +87,7 @@ UnitKey = tuple[str, ...]
 which is enough since a pod has one node."""
 Matchers = str
 Style = tuple[Matchers, tuple[str, ...]]
-"""The matchers of the series in which one label names the pod, and the labels by which a unit is told there."""
+"""The matchers of the series in which one label names the pod, and the labels that identify a unit there."""
 
 
 class UseQueries:
@@ -268,17 +268,17 @@ class UseQueries:
         """Give for how many seconds until the end a unit was idle for certain.
 
         Of each span before the end nine tenths of the minutes in which it was held must be known; the first that has
-        fewer ends what is told. So a gap counts the less, the longer ago it is.
+        fewer ends the count. So a gap matters less, the longer ago it is.
         """
         held = MINUTE * self._minutes(Figure.Held, key)
         quiet = min(held, self._last - (self._figure(Figure.Busy, key, below) or 0.0))
         idle = 0.0
         for span in self._spans():
-            told = min(span, quiet)
+            sure = min(span, quiet)
             unknown = min(span, held) - MINUTE * self._minutes(Figure.Known, key, span)
-            if unknown > (1 - KNOWN_SHARE) * told + 1:  # a second, since figures are rounded
+            if unknown > (1 - KNOWN_SHARE) * sure + 1:  # a second, since figures are rounded
                 break
-            idle = told
+            idle = sure
         return idle if idle >= LEAST_IDLE else 0.0
 
 

@@ -22,7 +22,7 @@ class Hold:
     """A GPU, or a MIG instance of it, that a pod held, and how it was used then.
 
     `device` is the UUID of the GPU, or its node and number, and the MIG instance. That and `profile` are empty for a
-    whole GPU. `model` is the product as DCGM writes it. `shared` tells that the figures are of all pods on the GPU
+    whole GPU. `model` is the product as DCGM writes it. `shared` means that the figures are of all pods on the GPU
     together. `held` and `known` are the minutes in which the pod was seen on it and its activity was known, `active` is
     the sum of the activity over these, in minutes of full activity. `memory_mib` is the most memory in use, known for
     `memory_known` minutes. `part` is the largest share of its multiprocessors in use, or the highest activity where
