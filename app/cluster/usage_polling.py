@@ -19,7 +19,7 @@ from app.policy.compiled import PolicySet
 from app.policy.schema_admission import IDLE_BELOW
 from app.telemetry.logs import event, now
 from app.telemetry.metrics import UseMetrics
-from app.usage.queries import DAY, Query, UseQueries, count_query
+from app.usage.queries import DAY, KNOWN_SHARE, Query, UseQueries, count_query
 from app.usage.table import GPUUse, UseSummary, summary_of, with_sharing
 from app.values.errors import SourceError
 from app.world.state import State
@@ -124,8 +124,9 @@ class UsagePoller:
             self._note(_not_judged(self._policies()))
             return
         limits = _limits(self._policies())
-        # A day, unless a policy looks back further: use follows the hours of people, and a day has them all.
-        seconds = max((DAY, *(limit.seconds for limit in limits)))
+        # A day, unless a policy looks back further: use follows the hours of people, and a day has them all. A tenth
+        # more, since the minutes in which an exporter was not seen do not count.
+        seconds = max((DAY, *(limit.seconds / KNOWN_SHARE for limit in limits)))
         belows = tuple({IDLE_BELOW: None} | dict.fromkeys(sorted({limit.below for limit in limits})[:MOST_BELOWS]))
         shared = shared_nodes(self._state.nodes)
         try:

@@ -65,6 +65,8 @@ def labels_of(unit: Unit, style: str, host: str = "") -> dict[str, str]:
     namespace, _, name = unit.pod.partition("/")
     node = host or unit.gpu.rpartition("-")[0].removeprefix("GPU-")
     common = {"gpu": unit.gpu[-1], "modelName": MODEL, "Hostname": node, **target(style)}
+    if host:
+        common["pod"] = host
     if unit.instance:
         common |= {"GPU_I_ID": unit.instance, "GPU_I_PROFILE": unit.profile}
     if unit.vgpu:

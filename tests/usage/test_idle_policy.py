@@ -109,12 +109,12 @@ def test_gpu_that_is_shared_is_idle_where_nobody_uses_it() -> None:
 
 
 def test_one_poll_reads_a_day_or_as_far_back_as_a_policy_looks() -> None:
-    """F145, F147: one answer for all who ask."""
+    """F145, F147: one answer for all who ask, and a tenth more than a policy looks, for minutes without a sample."""
     source = Source(hold("a", idle=4))
     polled(source)
     polled(source, policies(policy("p", "admission: {idle: {after: 48h}}")))
 
-    assert source.asked == [(DAY, (0.01,)), (2 * DAY, (0.01,))]
+    assert source.asked == [(DAY, (0.01,)), (2 * DAY / 0.9, (0.01,))]
 
 
 def test_nothing_is_known_before_the_first_poll_nor_for_an_activity_that_was_not_asked() -> None:
