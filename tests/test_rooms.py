@@ -7,7 +7,7 @@ from pathlib import Path
 
 APP = Path(__file__).parent.parent / "app"
 MODULES = [path for path in APP.rglob("*.py") if path.name != "__init__.py"]
-MOST_LINES = 60_324
+MOST_LINES = 60_307
 """The size of today; it only goes down from here."""
 MOST_MODULES = 286
 SHORT_LINES = 40

@@ -18,7 +18,7 @@ from rich.table import Column
 
 from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
 from app.cli.source import Fleet, refuse_several, state_of
-from app.demo.usage import demo_use
+from app.demo.usage import DemoUsage
 from app.policy.schema_admission import IDLE_BELOW
 from app.telemetry.logs import now
 from app.usage.queries import DAY, HOUR
@@ -29,7 +29,7 @@ from app.values.quantity import parse_seconds
 from app.world.state import State
 
 if TYPE_CHECKING:
-    from app.cluster.usage_polling import PrometheusUse
+    from app.cluster.usage_polling import UseSource
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
 UNITS = {"d": DAY, "w": 7 * DAY}
@@ -78,14 +78,12 @@ class PrometheusOptions:
             raise BadInput("got --prometheus-token-file without --prometheus, wants both")
         from app.cluster.usage_polling import PrometheusUse, shared_nodes
 
-        end = now().timestamp()
-        if not self.prometheus:
-            usages = {name: state.allocations.bound(name) for name in state.nodes}
-            return demo_use(state.nodes, usages, end, seconds, BELOWS)
-        knowledge, token = state.knowledge, self.prometheus_token_file
-        source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, token, sizes)
+        source: UseSource = DemoUsage(lambda: state.nodes, state.allocations.bound)
+        if self.prometheus:
+            knowledge, token = state.knowledge, self.prometheus_token_file
+            source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, token, sizes)
         with show_progress(f"asking {source.origin}"):
-            use = asyncio.run(_read(source, end, seconds))
+            use = asyncio.run(_read(source, now().timestamp(), seconds))
         return with_sharing(use, shared_nodes(state.nodes))
 
     def idle(self, state: State) -> Mapping[str, float]:
@@ -97,7 +95,7 @@ class PrometheusOptions:
         return idle_pods(self.use(None, state, IDLE_LOOK_BACK)) if given else {}
 
 
-async def _read(source: "PrometheusUse", end: float, seconds: int) -> GPUUse:
+async def _read(source: "UseSource", end: float, seconds: int) -> GPUUse:
     try:
         return await source.read(end, seconds, BELOWS)
     finally:

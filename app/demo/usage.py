@@ -20,7 +20,7 @@ MEMORY_MIB = 16_384
 
 
 class DemoUsage:
-    """The source of that use for a service: the pods hold what they hold now, and have held it all the time."""
+    """The source of that use: the pods hold what they hold now, and have held it all the time."""
 
     origin = "a made-up use of the sample fleet"
 
@@ -32,24 +32,16 @@ class DemoUsage:
 
     async def read(self, end: float, seconds: float, belows: tuple[float, ...]) -> GPUUse:
         """Make up the use in the `seconds` before `end`."""
-        nodes = dict(self._nodes())
-        return demo_use(nodes, {name: self._usage_on(name) for name in nodes}, end, seconds, belows)
+        end = end // MINUTE * MINUTE
+        holds = (
+            hold
+            for name, node in dict(self._nodes()).items()
+            for hold in _holds(node, self._usage_on(name), seconds, belows)
+        )
+        return GPUUse(end - seconds, end, MINUTE, tuple(holds))
 
     async def close(self) -> None:
         """Close nothing."""
-
-
-def demo_use(
-    nodes: Mapping[str, Node],
-    usages: Mapping[str, tuple[GPUUsage, ...]],
-    end: float,
-    seconds: float,
-    belows: tuple[float, ...],
-) -> GPUUse:
-    """Make up the use of the bound pods of nodes, which held what they hold for the whole time."""
-    end = end // MINUTE * MINUTE
-    holds = (hold for name, node in nodes.items() for hold in _holds(node, usages[name], seconds, belows))
-    return GPUUse(end - seconds, end, MINUTE, tuple(holds))
 
 
 def _holds(node: Node, usages: tuple[GPUUsage, ...], seconds: float, belows: tuple[float, ...]) -> Iterator[Hold]:

@@ -47,16 +47,6 @@ def read_use_query(query: Mapping[str, str]) -> UseQuery:
     return UseQuery(sort if sort in COLUMNS else DEFAULT_SORT, query.get("namespace", "")[:253])
 
 
-def namespaces_of(summary: UseSummary, query: UseQuery) -> list[UsageRow]:
-    """Return the use of the namespaces that the query selects, in its order."""
-    return _ordered((row for row in summary.namespaces if query.namespace in ("", row.of)), query.sort)
-
-
-def workloads_of(summary: UseSummary, query: UseQuery) -> list[UsageRow]:
-    """Return the use of the workloads of the namespaces that the query selects, in its order."""
-    return _ordered((row for row in summary.workloads if query.namespace in ("", row.of.partition("/")[0])), query.sort)
-
-
 def _ordered(rows: Iterable[UsageRow], sort: str) -> list[UsageRow]:
     """Order rows by a column, the largest first and unknown figures last; among equal ones the idle time decides, then
     the hours and the name."""
@@ -103,13 +93,18 @@ def use_answer(reading: UseReading, query: UseQuery) -> UseAnswer:
     summary, state = reading.summary, _state(reading)
     if summary is None:
         return UseAnswer(state)
+
+    def selected(rows: tuple[UsageRow, ...]) -> tuple[UsageRow, ...]:
+        some = (row for row in rows if query.namespace in ("", row.of.partition("/")[0]))
+        return tuple(_ordered(some, query.sort))
+
     return UseAnswer(
         state=state,
         start=summary.start,
         end=summary.end,
         step_seconds=summary.step_seconds,
-        namespaces=tuple(namespaces_of(summary, query)),
-        workloads=tuple(workloads_of(summary, query)),
+        namespaces=selected(summary.namespaces),
+        workloads=selected(summary.workloads),
         more_workloads=summary.more_workloads,
         problems=summary.problems,
     )
@@ -129,21 +124,19 @@ class UsePage:
     async def show(self, request: Request, tag: str) -> Response:
         """Show the use of each namespace and workload, or why none is known."""
         query, reading = read_use_query(request.query_params), self._core.usage.reading()
+        answer, summary = use_answer(reading, query), reading.summary
         if request.query_params.get("as") == "json":
-            return Response(encode(use_answer(reading, query)), 200, HEADERS, JSON)
-        summary = reading.summary
-        namespaces = namespaces_of(summary, query) if summary else []
-        workloads = workloads_of(summary, query) if summary else []
+            return Response(encode(answer), 200, HEADERS, JSON)
         names = sorted({row.of for row in summary.namespaces}) if summary else []
         return html_page(
-            "use.html", here="/use", tag=tag, reading=reading, summary=summary, state=_state(reading),
+            "use.html", here="/use", tag=tag, reading=reading, summary=summary, state=answer.state,
             period=_period(summary) if summary else "",
             choices=[("namespace", names[:MOST_ROWS])], asked={"namespace": query.namespace},
             columns=[(title, _address(query, name), name == query.sort) for name, (title, _) in COLUMNS.items()],
             sort="" if query.sort == DEFAULT_SORT else query.sort, sums=sums(summary) if summary else (),
-            namespaces=namespaces[:MOST_ROWS], more_namespaces=max(0, len(namespaces) - MOST_ROWS),
-            workloads=workloads[:MOST_ROWS],
-            more_workloads=max(0, len(workloads) - MOST_ROWS) + (summary.more_workloads if summary else 0),
+            namespaces=answer.namespaces[:MOST_ROWS], more_namespaces=max(0, len(answer.namespaces) - MOST_ROWS),
+            workloads=answer.workloads[:MOST_ROWS],
+            more_workloads=max(0, len(answer.workloads) - MOST_ROWS) + answer.more_workloads,
             known_nodes=self._core.nodes,
         )  # fmt: skip
 
