@@ -22,7 +22,7 @@ from app.kube.pod_object import pod_object
 from app.nodes.model import Node
 from app.policy.compiled import PolicySet
 from app.telemetry.logs import now
-from app.usage.history import UseHistory
+from app.usage.table import GPUUse
 from app.usage.units import peaks_of
 from app.usage.workloads import owners_of, workload_of
 from app.values.errors import BadInput
@@ -182,11 +182,11 @@ def _show_result(console: Console, result: Repack) -> None:
         console.print("[dim]no plan that moves only movable pods has fewer moves[/]")
 
 
-def find_right_sizes(objects: Objects, state: State, policies: PolicySet, history: UseHistory) -> RightSizes:
+def find_right_sizes(objects: Objects, state: State, policies: PolicySet, use: GPUUse) -> RightSizes:
     documents = {key_of(document): document for document in objects if document.get("kind") == "Pod"}
     owners = owners_of(documents.values())
     pods = list(gpu_pods(objects, state, policies))
-    peaks = peaks_of(history, workload_of(owners), state.knowledge.geometry)
+    peaks = peaks_of(use, workload_of(owners), state.knowledge.geometry)
     workloads = workloads_of(pods, documents, owners)
     waiting = [pod for pod in pods if not pod.node]
     return right_sizes(workloads, peaks, waiting, world_of(state, policies))
@@ -279,17 +279,17 @@ def right_size(
 ) -> None:
     """Find the smallest slice, share or product that would have carried each workload's peak, proven on the engine.
 
-    A workload is judged where its use is known for a day and without gaps, and its pods hold one GPU or slice each. The
-    unit must have a fifth more memory and computation than the peak. Computation is the share of multiprocessors in use
-    where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the whole GPU. Another
-    product is not proposed. Each patch was tried: admission, the filters and kube-scheduler's checks leave every pod a
-    node. Nothing is written.
+    A workload is judged where its use is known for a day and for nine tenths of the time, and its pods hold one GPU or
+    slice each. The unit must have a fifth more memory and computation than the peak. Computation is the share of
+    multiprocessors in use where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the
+    whole GPU. Another product is not proposed. Each patch was tried: admission, the filters and kube-scheduler's checks
+    leave every pod a node. Nothing is written.
     """
     seconds = read_since(since)
     objects, state, rules = fleet.read_governed()
-    history = source.history(fleet.demo_fleet, state, seconds)
+    use = source.use(fleet.demo_fleet, state, seconds, sizes=True)
     with show_progress("trying smaller units"):
-        result = find_right_sizes(objects, state, rules, history)
+        result = find_right_sizes(objects, state, rules, use)
     show(result, output, lambda console: show_right_sizes(console, result))
 
 

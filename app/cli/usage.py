@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpu-usher usage`: shows how the GPUs that pods hold were used over time.
 
-Its options that name a history of use are shared with `explain`, `doctor` and `plan right-size`.
+Its options that name a source of use are shared with `explain`, `doctor` and `plan right-size`.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from rich.table import Column
 
 from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
 from app.cli.source import Fleet, refuse_several, state_of
-from app.demo.usage import demo_history
+from app.demo.usage import DemoUsage
+from app.policy.schema_admission import IDLE_BELOW
 from app.telemetry.logs import now
-from app.usage.history import UseHistory, with_sharing
-from app.usage.reading import DAY, HOUR
-from app.usage.table import By, UsageReport, UsageRow, UseUnit, idle_pods, usage_report
+from app.usage.queries import DAY, HOUR
+from app.usage.table import By, GPUUse, UsageReport, UsageRow, UseUnit, idle_pods, usage_report, with_sharing
 from app.usage.workloads import owners_of
 from app.values.errors import BadInput
 from app.values.quantity import parse_seconds
 from app.world.state import State
 
 if TYPE_CHECKING:
-    from app.cluster.usage_polling import PrometheusUse
+    from app.cluster.usage_polling import UseSource
 
 SINCE = re.compile(r"(\d{1,3})([dw])", re.ASCII)
 UNITS = {"d": DAY, "w": 7 * DAY}
 SHORTEST, LONGEST = HOUR, 92 * DAY
-"""Seconds of a history: four windows, and three months, which few keep."""
+"""Seconds to look back: an hour, and three months, which few keep."""
 IDLE_LOOK_BACK = DAY
 """Seconds for which idleness is looked back where a command only says who is idle."""
 
@@ -64,10 +64,10 @@ class PrometheusOptions:
         Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")
     ] = None
 
-    def history(self, demo: str | None, state: State, seconds: int) -> UseHistory:
-        """Read the history, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+    def use(self, demo: str | None, state: State, seconds: int, sizes: bool = False) -> GPUUse:
+        """Read the use, or make up that of a sample fleet, with the shared GPUs of `state` marked.
 
-        Raises BadInput without either, SourceError.
+        With `sizes` it has what a smaller unit is chosen by. Raises BadInput without a source, SourceError.
         """
         refuse_several(("--prometheus", self.prometheus), ("--demo-fleet", demo))
         if not (self.prometheus or demo):
@@ -78,15 +78,13 @@ class PrometheusOptions:
             raise BadInput("got --prometheus-token-file without --prometheus, wants both")
         from app.cluster.usage_polling import PrometheusUse, shared_nodes
 
-        end = now().timestamp()
-        if not self.prometheus:
-            usages = {name: state.allocations.bound(name) for name in state.nodes}
-            return demo_history(state.nodes, usages, end, seconds)
-        knowledge = state.knowledge
-        source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, self.prometheus_token_file)
+        source: UseSource = DemoUsage(lambda: state.nodes, state.allocations.bound)
+        if self.prometheus:
+            knowledge, token = state.knowledge, self.prometheus_token_file
+            source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, token, sizes)
         with show_progress(f"asking {source.origin}"):
-            history = asyncio.run(_read(source, end, seconds))
-        return with_sharing(history, shared_nodes(state.nodes))
+            use = asyncio.run(_read(source, now().timestamp(), seconds))
+        return with_sharing(use, shared_nodes(state.nodes))
 
     def idle(self, state: State) -> Mapping[str, float]:
         """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
@@ -94,16 +92,17 @@ class PrometheusOptions:
         Raises BadInput, SourceError.
         """
         given = self.prometheus or self.prometheus_token_file
-        return idle_pods(self.history(None, state, IDLE_LOOK_BACK)) if given else {}
+        return idle_pods(self.use(None, state, IDLE_LOOK_BACK)) if given else {}
 
 
-async def _read(source: "PrometheusUse", end: float, seconds: int) -> UseHistory:
+async def _read(source: "UseSource", end: float, seconds: int) -> GPUUse:
     try:
-        return await source.read(end, seconds)
+        return await source.read(end, seconds, BELOWS)
     finally:
         await source.close()
 
 
+BELOWS = (IDLE_BELOW,)
 ROWS_SHOWN = 40
 SHARED = UseUnit.Share.value
 BYS = tuple(by.value for by in By)
@@ -121,7 +120,7 @@ def usage(
 
     Held is the time in which the DCGM exporter named the pod as the holder. Whole GPUs, MIG slices and shared GPUs are
     rows of their own. What is not known is shown as unknown and never as idle: a share is of the time in which it was
-    known, and a GPU is idle only where the last hours are known without a gap. What several pods use at once is not
+    known, and a GPU is idle only where nine tenths of the last minutes are known. What several pods use at once is not
     divided among them. With a fleet, its owners and its shared nodes are taken from there.
     """
     if by not in BYS:
@@ -129,15 +128,15 @@ def usage(
     seconds = read_since(since)
     objects = fleet.read(needs_nodes=False) if fleet.given else []
     state = state_of(objects)
-    history = source.history(fleet.demo_fleet, state, seconds)
+    use = source.use(fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
-    report = usage_report(history, By(by), owners)
+    report = usage_report(use, By(by), owners)
     show(report, output, lambda console: _show_usage(console, report))
 
 
 def _show_usage(console: Console, report: UsageReport) -> None:
     hours = (report.end - report.start) / 3600
-    console.print(f"[bold]{hours:.0f} hours[/], in windows of {report.window_seconds // 60} minutes")
+    console.print(f"[bold]{hours:,.0f} hours[/]")
     for problem in report.problems:
         console.print(f"[yellow]{escape(problem)}[/]")
     if not report.rows:

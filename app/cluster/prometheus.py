@@ -132,8 +132,8 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     answer = read_result(body, "vector")
     samples: list[MetricSample] = []
     not_finite = 0
-    for row in _rows(answer):
-        value = _number(row.value[1])
+    for row in rows(answer):
+        value = number(row.value[1])
         if value is None:
             not_finite += 1
             continue
@@ -147,9 +147,13 @@ def read_answer(body: bytes, dcgm: DCGM) -> PollResult:
     return PollResult(samples, "; ".join(problems) or None)
 
 
-def _rows(answer: QueryAnswer) -> list[SeriesValue]:
+def rows(answer: QueryAnswer) -> list[SeriesValue]:
+    """Read the series of the answer to an instant query.
+
+    Raises SourceError.
+    """
     try:
-        return [VECTOR.decode(raw) for raw in answer.data.result]
+        return [_VECTOR.decode(raw) for raw in answer.data.result]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"no answer of a Prometheus: {str(error)[:200]}") from error
 
@@ -164,11 +168,12 @@ async def silent_registries(url: str) -> dict[str, float]:
         body = await client.ask("/api/v1/query", {"query": SILENCE}, ANSWER_BYTES, QUERY_SECONDS)
     finally:
         await client.close()
-    silence = ((row.metric.get("registry", ""), _number(row.value[1])) for row in _rows(read_result(body, "vector")))
+    silence = ((row.metric.get("registry", ""), number(row.value[1])) for row in rows(read_result(body, "vector")))
     return {registry: seconds for registry, seconds in silence if seconds}
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
+    """Read a value; None for NaN, infinity and what is no number."""
     try:
         value = float(text)
     except ValueError:
@@ -176,4 +181,4 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-VECTOR = msgspec.json.Decoder(SeriesValue)
+_VECTOR = msgspec.json.Decoder(SeriesValue)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up history of use for the pods of a sample fleet: some work, some idle, and of some nothing is known."""
+"""A made-up use for the pods of a sample fleet: some work, some idle, and of some nothing is known."""
 
 from collections.abc import Callable, Iterator, Mapping
 from zlib import crc32
@@ -8,20 +8,21 @@ from app.knowledge.mig_profiles import profile_of
 from app.kube.gpu_usage import GPUUsage
 from app.nodes.conditions import PRODUCT
 from app.nodes.model import SHARES, Node
-from app.usage.history import MINUTE, Hold, UseHistory, Window
+from app.usage.table import MINUTE, GPUUse, Hold
 
-WINDOW_SECONDS = 1800
-IDLE_HOURS = 9
+IDLE_SECONDS = 9 * 3600.0
 SHAPES = ("busy", "small", "idle", "small", "busy", "unknown")
 """What a pod does, chosen by a checksum of its name without the number, so that the pods of a workload do alike."""
+FIGURES: Mapping[str, tuple[float, float]] = {"busy": (0.85, 0.8), "idle": (0.85, 0.8), "small": (0.12, 0.1)}
+"""The activity of a shape, and the share of the memory that it uses at most."""
 MEMORY_MIB = 16_384
 """The memory of a GPU whose labels do not say it."""
 
 
 class DemoUsage:
-    """The source of that history for a service: the pods hold what they hold now, and have held it all the time."""
+    """The source of that use: the pods hold what they hold now, and have held it all the time."""
 
-    origin = "a made-up history of the sample fleet"
+    origin = "a made-up use of the sample fleet"
 
     def __init__(
         self, nodes: Callable[[], Mapping[str, Node]], usage_on: Callable[[str], tuple[GPUUsage, ...]]
@@ -29,29 +30,28 @@ class DemoUsage:
         self._nodes = nodes
         self._usage_on = usage_on
 
-    async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:  # noqa: ARG002  # its own
-        """Make up the history of the `seconds` before `end`."""
-        nodes = dict(self._nodes())
-        return demo_history(nodes, {name: self._usage_on(name) for name in nodes}, end, seconds)
+    async def read(self, end: float, seconds: float, belows: tuple[float, ...]) -> GPUUse:
+        """Make up the use in the `seconds` before `end`."""
+        end = end // MINUTE * MINUTE
+        holds = (
+            hold
+            for name, node in dict(self._nodes()).items()
+            for hold in _holds(node, self._usage_on(name), seconds, belows)
+        )
+        return GPUUse(end - seconds, end, MINUTE, tuple(holds))
 
     async def close(self) -> None:
         """Close nothing."""
 
 
-def demo_history(
-    nodes: Mapping[str, Node], usages: Mapping[str, tuple[GPUUsage, ...]], end: float, seconds: float
-) -> UseHistory:
-    """Make up the history of the bound pods of nodes, which held what they hold for the whole time."""
-    count = max(1, round(seconds / WINDOW_SECONDS))
-    end = end // MINUTE * MINUTE
-    holds = (hold for name, node in nodes.items() for hold in _holds(node, usages[name], count))
-    return UseHistory(end - count * WINDOW_SECONDS, end, WINDOW_SECONDS, tuple(holds))
-
-
-def _holds(node: Node, usages: tuple[GPUUsage, ...], count: int) -> Iterator[Hold]:
-    index = 0
+def _holds(node: Node, usages: tuple[GPUUsage, ...], seconds: float, belows: tuple[float, ...]) -> Iterator[Hold]:
+    index, held, memory_mib = 0, seconds / MINUTE, node.node_class.memory_mib or MEMORY_MIB
     for usage in sorted(usages, key=lambda usage: usage.name):
         namespace, _, pod = usage.name.partition("/")
+        shape = SHAPES[(crc32(usage.name.rstrip("0123456789").encode()) >> 2) % len(SHAPES)]
+        share, memory_share = FIGURES.get(shape, (None, None))
+        known = 0.0 if share is None else held
+        idle = min(seconds, IDLE_SECONDS) if shape == "idle" else 0.0
         for resource, units in usage.units:
             profile = profile_of(resource) or ""
             for _ in range(units):
@@ -59,24 +59,17 @@ def _holds(node: Node, usages: tuple[GPUUsage, ...], count: int) -> Iterator[Hol
                     namespace=namespace,
                     pod=pod,
                     node=node.name,
-                    gpu=f"GPU-{node.name}-{index}",
-                    instance=str(index) if profile else "",
+                    device=(f"GPU-{node.name}-{index}", str(index) if profile else ""),
                     profile=profile,
                     model=node.labels.get(PRODUCT, "").removesuffix("-SHARED"),
                     shared=node.node_class.unit(resource) in SHARES,
-                    windows=tuple(_windows(usage.name, node, count)),
+                    held=held,
+                    known=known,
+                    active=(share or 0.0) * (known - idle / MINUTE),
+                    memory_mib=None if memory_share is None else round(memory_share * memory_mib),
+                    memory_known=known,
+                    part=share,
+                    held_now=True,
+                    idle=dict.fromkeys(belows, idle),
                 )
                 index += 1
-
-
-def _windows(name: str, node: Node, count: int) -> Iterator[Window]:
-    shape = SHAPES[(crc32(name.rstrip("0123456789").encode()) >> 2) % len(SHAPES)]
-    minutes, memory = WINDOW_SECONDS / MINUTE, node.node_class.memory_mib or MEMORY_MIB
-    idle_from = count - IDLE_HOURS * 3600 // WINDOW_SECONDS
-    for index in range(count):
-        idle = shape == "idle" and index >= idle_from
-        share, part = (0.0, 0.3) if idle else (0.12, 0.1) if shape == "small" else (0.85, 0.8)
-        if shape == "unknown":
-            yield Window(index, minutes)
-        else:
-            yield Window(index, minutes, minutes, share * minutes, share, share, round(part * memory))

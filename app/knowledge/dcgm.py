@@ -157,7 +157,7 @@ class UsageMetrics:
     """The content of usage_metrics.yaml.
 
     Of each list of labels the first that a series has counts. A series with one of `shared_labels` has values of a GPU
-    that its pod may share. Pods whose name `exporter_pods` matches are exporters, which hold no GPU.
+    that its pod may share. Pods whose name `exporter_pods` matches, as Prometheus reads it too, hold no GPU: exporters.
     """
 
     rows: tuple[UsageMetric, ...]

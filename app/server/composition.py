@@ -16,7 +16,7 @@ from app.cluster.live import LiveCluster
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.slipped_pods import SlippedPods
 from app.cluster.snapshot import fill, read_snapshot
-from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource, pausing
+from app.cluster.usage_polling import PrometheusUse, UsagePoller, UseSource
 from app.demo.sample_fleets import demo_fleet
 from app.demo.usage import DemoUsage
 from app.events.policy_reports import PolicyReporter
@@ -76,16 +76,15 @@ def build(settings: Settings) -> Service:
 
 
 def usage_source(service: Service) -> UseSource | None:
-    """Return where the service reads the use of GPUs: a Prometheus, or the made-up history of a sample fleet.
+    """Return where the service reads the use of GPUs: a Prometheus, or the made-up use of a sample fleet.
 
     Raises BadInput.
     """
     settings, state = service.settings, service.state
     if settings.prometheus:
         knowledge = state.knowledge
-        return PrometheusUse(
-            settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, settings.prometheus_token_file, pausing
-        )
+        token = settings.prometheus_token_file
+        return PrometheusUse(settings.prometheus, knowledge.dcgm, knowledge.usage_metrics, token)
     return DemoUsage(lambda: state.nodes, state.allocations.bound) if settings.demo else None
 
 

@@ -13,7 +13,8 @@ from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import normal_form
 from app.knowledge.tables import Knowledge
 from app.nodes.model import SHARED_UNITS, SHARES, Node, NodeClass, Sharing
-from app.usage.history import KNOWN_SHARE, Hold, UseHistory
+from app.usage.queries import KNOWN_SHARE
+from app.usage.table import MINUTE, GPUUse, Hold
 
 
 def product_form(model: str) -> str:
@@ -49,29 +50,29 @@ class Unsized:
 
 
 def peaks_of(
-    history: UseHistory, workload_of: Callable[[Hold], str | None], geometry: Mapping[str, Geometry]
+    use: GPUUse, workload_of: Callable[[str], str | None], geometry: Mapping[str, Geometry]
 ) -> Mapping[str, Peak | Unsized]:
     """Give the peak of each workload. Its holds must be unshared, of one product, and known nearly all the time."""
     holds: dict[str, list[Hold]] = {}
-    for hold in history.holds:
-        if name := workload_of(hold):
+    for hold in use.holds:
+        if name := workload_of(hold.key):
             holds.setdefault(name, []).append(hold)
     return {name: _peak(name, some, geometry) for name, some in holds.items()}
 
 
 def _peak(workload: str, holds: list[Hold], geometry: Mapping[str, Geometry]) -> Peak | Unsized:
-    windows = [window for hold in holds for window in hold.windows]
-    held, known = (
-        sum(values) / 60 for values in zip(*((window.held, window.known) for window in windows), strict=True)
+    held, known, memory_known = (
+        sum(minutes) / MINUTE
+        for minutes in zip(*((hold.held, hold.known, hold.memory_known) for hold in holds), strict=True)
     )
     products = {product_form(hold.model) for hold in holds if hold.model}
+    memory = [hold.memory_mib for hold in holds if hold.memory_mib is not None]
     parts = [_part(hold, geometry) for hold in holds]
-    memory = [window.memory_mib for window in windows if window.memory_mib is not None]
     if any(hold.shared for hold in holds):
         return Unsized(workload, "it shares a GPU, whose use cannot be attributed to one pod")
     if known < LEAST_HOURS:
         return Unsized(workload, f"its use is known for {known:.1f} h, wants {LEAST_HOURS:.0f} h")
-    if known < KNOWN_SHARE * held or len(memory) < KNOWN_SHARE * len(windows):
+    if min(known, memory_known) < KNOWN_SHARE * held or not memory:
         return Unsized(workload, "too much of its use is unknown")
     if len(products) != 1:
         return Unsized(workload, "it ran on GPUs of several products, or of an unknown one")
@@ -84,15 +85,7 @@ def _peak(workload: str, holds: list[Hold], geometry: Mapping[str, Geometry]) ->
 def _part(hold: Hold, geometry: Mapping[str, Geometry]) -> float | None:
     """Give the largest part of the GPU that a hold used; None where it is unknown."""
     own = compute_part(geometry.get(product_form(hold.model)), hold.profile) if hold.profile else 1.0
-    extents = _complete(window.extent for window in hold.windows if window.known)
-    shares = extents or _complete(window.peak for window in hold.windows if window.known)
-    return max(shares) * own if shares and own is not None else None
-
-
-def _complete(values: Iterable[float | None]) -> list[float]:
-    """Give all values, or none where one is unknown."""
-    some = list(values)
-    return [value for value in some if value is not None] if None not in some else []
+    return None if hold.part is None or own is None else hold.part * own
 
 
 def compute_part(geometry: Geometry | None, profile: str) -> float | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads that hold GPUs: which one a pod or a hold belongs to, and the patch of its template.
+"""The workloads that hold GPUs: which one a pod belongs to, and the patch of its template.
 
 A pod belongs to its owner where the pod is known, else the form of its name tells the workload. Patches are strategic
 merge patches, as `kubectl patch` takes them.
@@ -11,7 +11,6 @@ from typing import Any
 
 from app.kube.pod_object import pod_object
 from app.kube.pods import workload_group
-from app.usage.history import Hold
 
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 """The characters of generated names (k8s.io/apimachinery pkg/util/rand)."""
@@ -53,18 +52,15 @@ def _owner(document: Mapping[str, Any]) -> tuple[str, str]:
     return pod.key, f"{pod.namespace}/{kind}/{name}"
 
 
-def workload_of(owners: Mapping[str, str]) -> Callable[[Hold], str | None]:
-    """Return what gives the workload of a hold: that of its pod, or for a pod that is gone that of pods named alike."""
-    alike = {}
-    for pod, owner in owners.items():
-        namespace, _, name = pod.partition("/")
-        alike[f"{namespace}/{owner_by_name(name)}"] = owner
+def workload_of(owners: Mapping[str, str]) -> Callable[[str], str | None]:
+    """Return what gives the workload of a pod, as namespace/name: for one that is gone that of pods named alike."""
+    alike = {_likeness(pod): owner for pod, owner in owners.items()}
+    return lambda pod: owners.get(pod) or alike.get(_likeness(pod))
 
-    def workload(hold: Hold) -> str | None:
-        own = owners.get(f"{hold.namespace}/{hold.pod}")
-        return own or alike.get(f"{hold.namespace}/{owner_by_name(hold.pod)}")
 
-    return workload
+def _likeness(pod: str) -> str:
+    namespace, _, name = pod.partition("/")
+    return f"{namespace}/{owner_by_name(name)}"
 
 
 TEMPLATED = frozenset({"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job"})

@@ -5,9 +5,8 @@ Rows are sorted and filtered as the address says; `/use?as=json` has the figures
 """
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request, Response
@@ -15,22 +14,22 @@ from fastapi import Request, Response
 from app.api.wire import encode
 from app.cluster.core import Core
 from app.cluster.usage_polling import FORGET_SECONDS, UseReading
-from app.usage.table import UsageRow, UseSummary, UseUnit, WorkloadUse
+from app.usage.table import UsageRow, UseSummary, UseUnit
 from app.values.json_members import JSON
 from app.web.rendering import HEADERS, html_page
 
 MOST_ROWS = 250
 """Rows of one table, as in the other tables of the page."""
-COLUMNS: Mapping[str, str] = {
-    "held": "held",
-    "active": "active",
-    "known": "known",
-    "memory": "memory peak",
-    "now": "held now",
-    "idle": "idle now",
-    "for": "idle for",
+COLUMNS: Mapping[str, tuple[str, Callable[[UsageRow], float | None]]] = {
+    "held": ("held", lambda row: row.held_hours),
+    "active": ("active", lambda row: row.active_share),
+    "known": ("known", lambda row: row.known_share),
+    "memory": ("memory peak", lambda row: row.memory_peak_mib),
+    "now": ("held now", lambda row: row.held_now),
+    "idle": ("idle now", lambda row: row.idle_now),
+    "for": ("idle for", lambda row: row.idle_hours),
 }
-"""The columns that rows can be sorted by, as the address names them, and their heads."""
+"""The columns that rows can be sorted by, as the address names them: their heads, and their figures."""
 DEFAULT_SORT = "idle"
 
 
@@ -42,87 +41,22 @@ class UseQuery:
     namespace: str
 
 
-@dataclass(frozen=True, slots=True)
-class UseRow:
-    """One row. `share` is the active share from 0 to 1, None if it is unknown; all else is text.
-
-    `nodes` are some on which the units of a workload are held, those with idle ones first.
-    """
-
-    of: str
-    unit: str
-    held: str
-    share: float | None
-    active: str
-    known: str
-    memory: str
-    now: str
-    idle: str
-    idle_for: str
-    nodes: tuple[str, ...] = ()
-
-
 def read_use_query(query: Mapping[str, str]) -> UseQuery:
     """Read the query of an address; an unknown column is the default one."""
     sort = query.get("sort", "")
     return UseQuery(sort if sort in COLUMNS else DEFAULT_SORT, query.get("namespace", "")[:253])
 
 
-def namespaces_of(summary: UseSummary, query: UseQuery) -> list[UsageRow]:
-    """Return the use of the namespaces that the query selects, in its order."""
-    return _ordered((row for row in summary.namespaces if query.namespace in ("", row.of)), query.sort)
-
-
-def workloads_of(summary: UseSummary, query: UseQuery) -> list[WorkloadUse]:
-    """Return the use of the workloads of the namespaces that the query selects, in its order."""
-    uses = {(use.row.of, use.row.unit): use for use in summary.workloads if _is_of(use, query.namespace)}
-    return [uses[row.of, row.unit] for row in _ordered((use.row for use in uses.values()), query.sort)]
-
-
-def _is_of(use: WorkloadUse, namespace: str) -> bool:
-    return not namespace or use.row.of.partition("/")[0] == namespace
-
-
 def _ordered(rows: Iterable[UsageRow], sort: str) -> list[UsageRow]:
-    """Order rows by a column, the largest first; the idle time, the hours and the name decide between equal ones."""
+    """Order rows by a column, the largest first and unknown figures last; among equal ones the idle time decides, then
+    the hours and the name."""
+    figure_of = COLUMNS[sort][1]
 
-    def key(row: UsageRow) -> tuple[Any, ...]:
-        return -_figure(row, sort), -(row.idle_hours or 0.0), -row.held_hours, row.of, row.unit
+    def key(row: UsageRow) -> tuple[float, float, float, str, str]:
+        figure = figure_of(row)
+        return 1.0 if figure is None else -figure, -(row.idle_hours or 0.0), -row.held_hours, row.of, row.unit
 
     return sorted(rows, key=key)
-
-
-def _figure(row: UsageRow, sort: str) -> float:
-    """Return the figure of a column, below all others where it is unknown."""
-    figures: Mapping[str, float | None] = {
-        "held": row.held_hours,
-        "active": row.active_share,
-        "known": row.known_share,
-        "memory": row.memory_peak_mib,
-        "now": row.held_now,
-        "idle": row.idle_now,
-        "for": row.idle_hours,
-    }
-    figure = figures[sort]
-    return -1.0 if figure is None else float(figure)
-
-
-def use_row(row: UsageRow, nodes: tuple[str, ...] = ()) -> UseRow:
-    """Write the figures of a row as text; what is not known is `unknown`, and never a figure."""
-    unknown = "not divisible" if row.unit == UseUnit.Share.value else "unknown"
-    return UseRow(
-        of=row.of,
-        unit=row.unit,
-        held=f"{row.held_hours:,.1f} h",
-        share=row.active_share,
-        active=unknown if row.active_share is None else f"{100 * row.active_share:.0f} %",
-        known=f"{100 * row.known_share:.0f} %",
-        memory=unknown if row.memory_peak_mib is None else f"{row.memory_peak_mib / 1024:,.1f} GiB",
-        now=f"{row.held_now:,}",
-        idle=f"{row.idle_now:,}" if row.idle_now else "",
-        idle_for="" if row.idle_hours is None else f"{row.idle_hours:,.1f} h",
-        nodes=nodes,
-    )
 
 
 def sums(summary: UseSummary) -> tuple[tuple[str, int, int], ...]:
@@ -147,9 +81,9 @@ class UseAnswer:
     state: str
     start: float | None = None
     end: float | None = None
-    window_seconds: int | None = None
+    step_seconds: int | None = None
     namespaces: tuple[UsageRow, ...] = ()
-    workloads: tuple[WorkloadUse, ...] = ()
+    workloads: tuple[UsageRow, ...] = ()
     more_workloads: int = 0
     problems: tuple[str, ...] = ()
 
@@ -159,13 +93,18 @@ def use_answer(reading: UseReading, query: UseQuery) -> UseAnswer:
     summary, state = reading.summary, _state(reading)
     if summary is None:
         return UseAnswer(state)
+
+    def selected(rows: tuple[UsageRow, ...]) -> tuple[UsageRow, ...]:
+        some = (row for row in rows if query.namespace in ("", row.of.partition("/")[0]))
+        return tuple(_ordered(some, query.sort))
+
     return UseAnswer(
         state=state,
         start=summary.start,
         end=summary.end,
-        window_seconds=summary.window_seconds,
-        namespaces=tuple(namespaces_of(summary, query)),
-        workloads=tuple(workloads_of(summary, query)),
+        step_seconds=summary.step_seconds,
+        namespaces=selected(summary.namespaces),
+        workloads=selected(summary.workloads),
         more_workloads=summary.more_workloads,
         problems=summary.problems,
     )
@@ -185,21 +124,19 @@ class UsePage:
     async def show(self, request: Request, tag: str) -> Response:
         """Show the use of each namespace and workload, or why none is known."""
         query, reading = read_use_query(request.query_params), self._core.usage.reading()
+        answer, summary = use_answer(reading, query), reading.summary
         if request.query_params.get("as") == "json":
-            return Response(encode(use_answer(reading, query)), 200, HEADERS, JSON)
-        summary = reading.summary
-        namespaces = [use_row(row) for row in namespaces_of(summary, query)] if summary else []
-        workloads = [use_row(use.row, use.nodes) for use in workloads_of(summary, query)] if summary else []
+            return Response(encode(answer), 200, HEADERS, JSON)
         names = sorted({row.of for row in summary.namespaces}) if summary else []
         return html_page(
-            "use.html", here="/use", tag=tag, reading=reading, summary=summary, state=_state(reading),
+            "use.html", here="/use", tag=tag, reading=reading, summary=summary, state=answer.state,
             period=_period(summary) if summary else "",
             choices=[("namespace", names[:MOST_ROWS])], asked={"namespace": query.namespace},
-            columns=[(title, _address(query, name), name == query.sort) for name, title in COLUMNS.items()],
+            columns=[(title, _address(query, name), name == query.sort) for name, (title, _) in COLUMNS.items()],
             sort="" if query.sort == DEFAULT_SORT else query.sort, sums=sums(summary) if summary else (),
-            namespaces=namespaces[:MOST_ROWS], more_namespaces=max(0, len(namespaces) - MOST_ROWS),
-            workloads=workloads[:MOST_ROWS],
-            more_workloads=max(0, len(workloads) - MOST_ROWS) + (summary.more_workloads if summary else 0),
+            namespaces=answer.namespaces[:MOST_ROWS], more_namespaces=max(0, len(answer.namespaces) - MOST_ROWS),
+            workloads=answer.workloads[:MOST_ROWS],
+            more_workloads=max(0, len(answer.workloads) - MOST_ROWS) + answer.more_workloads,
             known_nodes=self._core.nodes,
         )  # fmt: skip
 

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from app.cluster.usage_polling import FORGET_SECONDS
 from app.telemetry.metrics import MOST_NAMESPACES, OTHERS, UseMetrics
-from app.usage.history import Hold
-from tests.usage.polls import Source, hold, idle, poller_of
+from app.usage.table import Hold
+from tests.usage.polls import Source, hold, poller_of
 
 Series = dict[tuple[str, str, str], float]
 
@@ -36,10 +36,10 @@ class Polled:
 def test_namespaces_have_what_they_hold_and_what_of_it_is_idle() -> None:
     """F149, F92: GPUs and slices apart; a share of activity only where it is known."""
     metrics = Polled(
-        hold("works", *idle(8, 0.5, 0.5)),
-        hold("idles", *idle(8)),
-        hold("slice", *idle(8), namespace="team-b", instance="1", profile="1g.10gb"),
-        hold("unknown", *(window._replace(known=0.0, peak=None) for window in idle(8)), namespace="team-c"),
+        hold("works", active=0.5),
+        hold("idles", idle=2),
+        hold("slice", idle=2, namespace="team-b", device=("GPU-1", "1"), profile="1g.10gb"),
+        hold("unknown", active=None, namespace="team-c"),
     )
 
     assert metrics.series() == {
@@ -56,8 +56,8 @@ def test_namespaces_have_what_they_hold_and_what_of_it_is_idle() -> None:
 
 def test_namespaces_that_hold_least_are_counted_together() -> None:
     """F149, MET-01: fifty have series of their own, those that hold most."""
-    many = [hold(f"p{index}", *idle(1), namespace=f"n{index:03}") for index in range(MOST_NAMESPACES + 10)]
-    large = [hold(f"large{index}", *idle(1), namespace="z-large") for index in range(3)]
+    many = [hold(f"p{index}", namespace=f"n{index:03}") for index in range(MOST_NAMESPACES + 10)]
+    large = [hold(f"large{index}", namespace="z-large") for index in range(3)]
     held = {key[1]: value for key, value in Polled(*many, *large).series().items() if key[0] == "gpus_held"}
 
     assert len(held) == MOST_NAMESPACES + 1
@@ -67,7 +67,7 @@ def test_namespaces_that_hold_least_are_counted_together() -> None:
 
 def test_what_was_read_too_long_ago_is_no_figure_any_more() -> None:
     """F149: series end when the use is unknown, and the age says why."""
-    metrics = Polled(hold("idles", *idle(8)))
+    metrics = Polled(hold("idles", idle=2))
     metrics.seconds = FORGET_SECONDS - 1
     metrics.poller.measure()
     before = metrics.series()

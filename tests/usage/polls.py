@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A source of histories for tests, and pollers that read it."""
+"""A source of use for tests, and pollers that read it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,52 +12,54 @@ from app.demo.usage import DemoUsage
 from app.policy.compiled import PolicySet
 from app.server.service import Service
 from app.telemetry.metrics import UseMetrics
-from app.usage.history import Hold, UseHistory, Window
-from app.usage.reading import DAY
+from app.usage.table import GPUUse, Hold
 from app.values.errors import SourceError
 from app.world.state import State
 from tests.builders import knowledge, policies, policy
 
-WINDOW = 900
-"""Seconds of the windows of a small fleet."""
-LAST = round(DAY) // WINDOW - 1
-"""The number of the last window of a day."""
+HOUR = 3600.0
 WALL = 1e9
 """The seconds since the epoch at which all polls are made."""
 RULE = policies(policy("p", "admission: {idle: {after: 4h, gpus: 2}}"))
 
 
 class Source:
-    """A source with the history of a test; it fails where `holds` is None. `problems` are those of its histories."""
+    """A source with the holds of a test; it fails where they are None. `problems` are those of its answers."""
 
     origin = "http://prometheus"
 
     def __init__(self, *holds: Hold, problems: tuple[str, ...] = ()) -> None:
         self.problems = problems
         self.holds: tuple[Hold, ...] | None = holds
-        self.asked: list[tuple[float, int | None]] = []
+        self.asked: list[tuple[float, tuple[float, ...]]] = []
 
-    async def read(self, end: float, seconds: float, window: int | None = None) -> UseHistory:
-        self.asked.append((seconds, window))
+    async def read(self, end: float, seconds: float, belows: tuple[float, ...]) -> GPUUse:
+        self.asked.append((seconds, belows))
         if self.holds is None:
             raise SourceError("no answer in time")
-        return UseHistory(end - seconds, end, window or WINDOW, self.holds, self.problems)
+        return GPUUse(end - seconds, end, 60, self.holds, self.problems)
 
     async def close(self) -> None:
         pass
 
 
-def idle(windows: int, peak: float | None = 0.0, activity: float = 0.0) -> tuple[Window, ...]:
-    """Make the last windows of a day, each known all the time."""
-    return tuple(
-        Window(LAST - back, 15.0, 15.0, 15.0 * activity, peak, None, 1024.0) for back in reversed(range(windows))
-    )
+def hold(
+    pod_name: str, hours: float = 2, idle: float | Mapping[float, float] = 0, active: float | None = 0.0, **more: Any
+) -> Hold:
+    """Make a hold of some hours on a whole GPU of node n by a pod of team-a, unless `more` says otherwise.
 
-
-def hold(pod_name: str, *windows: Window, gpu: str = "", **more: Any) -> Hold:
-    """Make a hold on a whole GPU of node n by a pod of team-a, unless `more` says otherwise."""
-    fields = {"namespace": "team-a", "node": "n", "instance": "", "profile": "", "model": "A100", "shared": False}
-    return Hold(pod=pod_name, gpu=gpu or f"GPU-{pod_name}", windows=windows, **{**fields, **more})
+    `active` is the share of time in which it works, None if that is unknown; `idle` are hours, by the activity up to
+    which it counts as idle.
+    """
+    by_below = idle if isinstance(idle, Mapping) else {0.01: idle}
+    held, known = hours * 60, 0.0 if active is None else hours * 60
+    fields: dict[str, Any] = {
+        "namespace": "team-a", "node": "n", "device": (f"GPU-{pod_name}", ""), "profile": "", "model": "A100",
+        "shared": False, "held": held, "known": known, "active": known * (active or 0.0), "memory_mib": 1024.0,
+        "memory_known": held, "part": active, "held_now": True,
+        "idle": {below: HOUR * one for below, one in by_below.items()},
+    }  # fmt: skip
+    return Hold(pod=pod_name, **{**fields, **more})
 
 
 def poller_of(
@@ -82,7 +84,7 @@ def polled(source: Source, policy_set: PolicySet = RULE, nodes: Sequence[dict[st
 
 
 def with_demo_usage(service: Service) -> Service:
-    """Give a service the made-up history of its fleet, always of the same day, and poll it once."""
+    """Give a service the made-up use of its fleet, always of the same day, and poll it once."""
     state = service.state
     source = DemoUsage(lambda: state.nodes, state.allocations.bound)
     service.usage = UsagePoller(source, lambda: service.policies, state, service.metrics.use, wall=lambda: WALL)

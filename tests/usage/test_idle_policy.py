@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy rule `idle`: what is known at the last poll decides, what is unknown denies nothing, and polling rests."""
+"""The policy rule `idle`: what is known at the last poll decides, and what is unknown denies nothing."""
 
 import asyncio
 import json
@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from app.admission.review import ReviewResult, validate
-from app.cluster.usage_polling import FORGET_SECONDS, REST_SECONDS, WORK_SECONDS, UsagePoller, pausing
+from app.cluster.usage_polling import FORGET_SECONDS, MOST_BELOWS, UsagePoller
 from app.demo.sample_fleets import demo_fleet
 from app.policy.compiled import PolicySet
 from app.server.composition import build
 from app.settings import Settings
-from app.usage.reading import DAY
-from app.usage.table import POINTS_OF_A_POLL, poll_window
+from app.usage.queries import DAY
 from app.values.reasons import Code
 from tests.builders import gpus, node_document, pod, policies, policy, setting
-from tests.usage.polls import WINDOW, Source, hold, idle, polled, poller_of
+from tests.usage.polls import Source, hold, polled, poller_of
 
 FOUR_HOURS = 4 * 3600.0
 RULE = policies(policy("p", "admission: {idle: {after: 4h, gpus: 2}}"))
@@ -73,58 +72,54 @@ def test_time_of_one_policy_and_activity_of_another_are_polled_together() -> Non
     """F145: each field is that of the highest policy that sets it."""
     two = policies(policy("a", "priority: 2, admission: {idle: {after: 8h}}"),
                    policy("b", "priority: 1, admission: {idle: {after: 4h, below: 10}}"))  # fmt: skip
-    poller = polled(Source(hold("a", *idle(32, peak=0.05))), two)
+    source = Source(hold("a", idle={0.01: 0, 0.1: 8}))
+    poller = polled(source, two)
 
+    assert source.asked == [(DAY, (0.01, 0.1))]
     assert count(poller, "team-a", 8 * 3600.0, 0.1) == 1
     assert count(poller, "team-a", 8 * 3600.0 + 1, 0.1) == 0
-    assert count(poller, "team-a", WINDOW, 0.01) == 0
+    assert count(poller, "team-a", 900, 0.01) == 0
 
 
-def test_only_what_is_idle_for_certain_is_counted() -> None:
-    """F145: gaps, unknown activity, pods that came later, and work."""
-    gap = [window if window.number != 90 else window._replace(known=12.0) for window in idle(16)]
-    source = Source(hold("a", *idle(16)), hold("b", *idle(16)), hold("gap", *gap), hold("late", *idle(15)),
-                    hold("unknown", *idle(16, peak=None)), hold("works", *idle(16, peak=0.5)))  # fmt: skip
-    poller = polled(source)
+def test_activities_that_are_asked_about_are_bounded() -> None:
+    """F145: by more nothing is idle, and none denies."""
+    many = [
+        policy(f"p{below}", f"priority: {below}, admission: {{idle: {{below: {below}}}}}") for below in range(2, 20)
+    ]
+    source = Source()
+    polled(source, policies(*many))
 
-    assert count(poller, "team-a", FOUR_HOURS, 0.01) == 2
-    assert count(poller, "team-a", FOUR_HOURS - WINDOW, 0.01) == 3
-    assert count(poller, "team-b", FOUR_HOURS, 0.01) == 0
+    assert [(belows[0], belows[1], len(belows)) for _, belows in source.asked] == [(0.01, 0.02, MOST_BELOWS + 1)]
 
 
 def test_gpu_that_is_shared_is_idle_where_nobody_uses_it() -> None:
-    """F145: by two pods at once, or by the node."""
+    """F145: by two pods at once, or by the node; a sharer that has released it says nothing."""
     shared = node_document("n", product="NVIDIA-A10-SHARED", labels={"nvidia.com/gpu.replicas": "4"})
-    busy = Source(hold("a", *idle(16), gpu="GPU-1"), hold("b", *idle(16, peak=0.5), gpu="GPU-1"))
+    one: dict[str, Any] = {"device": ("GPU-1", ""), "shared": True}
+    busy = Source(hold("a", idle=4, **one), hold("b", **one))
+    gone = Source(hold("a", idle=4, **one), hold("b", **one, held_now=False))
 
     assert count(polled(busy), "team-a", FOUR_HOURS, 0.01) == 0
-    poller = polled(Source(hold("a", *idle(16))), nodes=[shared])
+    assert count(polled(gone), "team-a", FOUR_HOURS, 0.01) == 1
+    poller = polled(Source(hold("a", idle=4)), nodes=[shared])
     assert count(poller, "team-a", FOUR_HOURS, 0.01) == 1
     summary = poller.reading().summary
     assert summary is not None
-    assert [unit.shared for unit in summary.units["n"]] == [True]
+    assert [row.unit for row in summary.workloads] == ["shared GPU"]
 
 
 def test_one_poll_reads_a_day_or_as_far_back_as_a_policy_looks() -> None:
-    """F145, F147: one history for all who ask, and in no other than whole windows."""
-    source = Source(hold("a", *idle(16)))
+    """F145, F147: one answer for all who ask, and a tenth more than a policy looks, for minutes without a sample."""
+    source = Source(hold("a", idle=4))
     polled(source)
     polled(source, policies(policy("p", "admission: {idle: {after: 48h}}")))
 
-    assert source.asked == [(DAY, WINDOW), (2 * DAY, WINDOW)]
-
-
-def test_windows_of_a_poll_are_longer_in_a_large_fleet() -> None:
-    """F147: a poll has at most so many points, whatever the fleet's size, up to a window a day."""
-    windows = [poll_window(units, DAY) for units in (0, 1_000, 2_000, 8_000, 200_000)]
-
-    assert windows == [900, 900, 1800, 7200, 86_400]
-    assert all(units * DAY / poll_window(units, DAY) <= POINTS_OF_A_POLL for units in range(1, 99_000, 700))
+    assert source.asked == [(DAY, (0.01,)), (2 * DAY / 0.9, (0.01,))]
 
 
 def test_nothing_is_known_before_the_first_poll_nor_for_an_activity_that_was_not_asked() -> None:
     """F145."""
-    source = Source(hold("a", *idle(16)))
+    source = Source(hold("a", idle=4))
 
     assert count(poller_of(source), "team-a", FOUR_HOURS, 0.01) == 0
     assert count(polled(source), "team-a", FOUR_HOURS, 0.02) == 0
@@ -132,7 +127,7 @@ def test_nothing_is_known_before_the_first_poll_nor_for_an_activity_that_was_not
 
 def test_failed_polls_change_nothing_for_a_while_and_then_all_is_unknown() -> None:
     """F145, F147: a Prometheus that is gone denies nobody for long."""
-    source, time = Source(hold("a", *idle(16)), hold("b", *idle(16))), [0.0]
+    source, time = Source(hold("a", idle=4), hold("b", idle=4)), [0.0]
     poller = poller_of(source, now=lambda: time[0])
     asyncio.run(poller.poll())
     source.holds = None
@@ -162,16 +157,3 @@ def test_without_a_source_the_policy_is_not_judged_and_says_so(tmp_path: Path) -
         problem,
         0,
     )
-
-
-def test_thread_rests_after_each_piece_of_work_and_loses_no_item() -> None:
-    """F145: four items of a third of the work before the rest, and one that takes longer by itself."""
-    parts = [0.3, 0.3, 0.3, 0.3, 5.0, 0.3]
-    done: list[float] = []
-    rests: list[tuple[int, float]] = []
-
-    for part in pausing(parts, lambda: sum(done), lambda seconds: rests.append((len(done), seconds))):
-        done.append(part * WORK_SECONDS)
-
-    assert done == [part * WORK_SECONDS for part in parts]
-    assert rests == [(4, REST_SECONDS), (5, REST_SECONDS)]

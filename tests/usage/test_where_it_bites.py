@@ -8,11 +8,11 @@ from app.doctor.fleet_checks import Finding
 from app.doctor.held_gpus import examine_held, read_held_gpus
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
-from app.usage.history import Hold, UseHistory, Window, with_sharing
-from app.usage.table import idle_pods
+from app.usage.table import GPUUse, idle_pods, with_sharing
 from app.values.computations import finish
 from app.world.world import world_of
 from tests.builders import gpus, knowledge, node_document, pod, shipped, state_of
+from tests.usage.polls import hold
 
 NINE_HOURS = 9 * 3600.0
 JOB = {"batch.kubernetes.io/job-name": "train"}
@@ -50,13 +50,10 @@ def test_idle_holder_comes_first_and_is_said_to_be_idle() -> None:
 
 def test_pod_is_idle_where_all_its_gpus_are() -> None:
     """F144: for the shortest time of them."""
-
-    def hold(name: str, gpu: str, first: int, peak: float = 0.0) -> Hold:
-        windows = tuple(Window(number, 60, 60, 0.0, peak) for number in range(first, 4))
-        return Hold("vision", name, "n", gpu, "", "", "A100", False, windows)
-
-    holds = (hold("a", "GPU-1", 0), hold("a", "GPU-2", 2), hold("b", "GPU-3", 0), hold("b", "GPU-4", 0, 0.5))
-    assert idle_pods(with_sharing(UseHistory(0, 4 * 3600, 3600, holds))) == {"vision/a": 7200.0}
+    holds = (hold("a", idle=4, device=("GPU-1", "")), hold("a", idle=2, device=("GPU-2", "")),
+             hold("b", idle=4, device=("GPU-3", "")), hold("b", device=("GPU-4", "")),
+             hold("gone", idle={}, held_now=False))  # fmt: skip
+    assert idle_pods(with_sharing(GPUUse(0, 4 * 3600, 60, holds))) == {"team-a/a": 7200.0}
 
 
 def findings(pods: list[Any], idle: dict[str, float] | None = None) -> dict[str, Finding]:

@@ -9,24 +9,21 @@ import pytest
 from app.cluster.usage_polling import FORGET_SECONDS
 from app.demo.sample_fleets import demo_fleet
 from app.server.service import Service
-from app.usage.history import Hold
-from app.usage.table import MOST_WORKLOADS
+from app.usage.table import MOST_WORKLOADS, Hold
 from app.web.api import create_web_app
 from app.web.use_page import COLUMNS, MOST_ROWS
 from tests.api.conftest import Ask
 from tests.builders import make_service
-from tests.usage.polls import Source, hold, idle, poller_of, with_demo_usage
+from tests.usage.polls import Source, hold, poller_of, with_demo_usage
 from tests.web.html import Reader
 from tests.web.test_web_routes import read
 
-BUSY = idle(8, 0.9, 0.9)
-UNKNOWN = tuple(window._replace(known=0.0, peak=None) for window in idle(8))
 HOLDS = (
-    hold("train-0", *BUSY),
-    hold("train-1", *idle(8), node="h100-1"),
-    hold("web-5f6d8c9b7-x2x4z", *BUSY, namespace="team-b"),
-    hold("lost-0", *UNKNOWN, namespace="team-c", node="gone"),
-    hold("slice", *idle(4), namespace="team-b", instance="1", profile="1g.10gb"),
+    hold("train-0", active=0.9),
+    hold("train-1", idle=2, node="h100-1"),
+    hold("web-5f6d8c9b7-x2x4z", active=0.9, namespace="team-b"),
+    hold("lost-0", active=None, namespace="team-c", node="gone"),
+    hold("slice", hours=1, idle=1, namespace="team-b", device=("GPU-slice", "1"), profile="1g.10gb"),
 )
 
 
@@ -105,7 +102,7 @@ def test_tables_are_sorted_by_the_column_of_the_address(polled: Polled, ask: Ask
     (column, *_) = {element.text for element in page.all("th", aria_sort="descending")}
 
     assert table(page, 0)[0][0] == first
-    assert column == f"{COLUMNS.get(sort, COLUMNS['idle'])} ↓"
+    assert column == f"{COLUMNS.get(sort, COLUMNS['idle'])[0]} ↓"
     assert {f"/use?sort={name}" for name in COLUMNS if name not in (sort, "idle")} <= {
         link.attributes["href"] for link in page.all("a")
     }
@@ -130,16 +127,16 @@ def test_figures_are_there_as_json_for_programs(tmp_path: Path, ask: Ask) -> Non
     use = ask(app, "GET", "/use?as=json&namespace=team-c").json()
 
     assert (before["state"], before["end"], before["namespaces"]) == ("No GPU usage data yet.", None, [])
-    assert (use["state"], use["end"] - use["start"], use["window_seconds"]) == ("", 86_400, 900)
+    assert (use["state"], use["end"] - use["start"], use["step_seconds"]) == ("", 86_400, 60)
     (row,), (workload,) = use["namespaces"], use["workloads"]
     assert (row["of"], row["held_hours"], row["active_share"], row["held_now"]) == ("team-c", 2.0, None, 1)
-    assert (workload["row"]["of"], workload["nodes"]) == ("team-c/lost", ["gone"])
+    assert (workload["of"], workload["nodes"]) == ("team-c/lost", ["gone"])
 
 
 def test_rows_are_bounded_and_the_rest_is_counted(tmp_path: Path, ask: Ask) -> None:
     """F148, F147: of the summary 500 workloads are kept, and of each table 250 rows are shown."""
     many = MOST_WORKLOADS + 20
-    polled = Polled(tmp_path, *(hold(f"w{index}x", *idle(1), namespace=f"n{index}") for index in range(many)))
+    polled = Polled(tmp_path, *(hold(f"w{index}x", namespace=f"n{index}") for index in range(many)))
     polled.poll()
     page = polled.page(ask)
 
@@ -181,7 +178,7 @@ def test_page_says_why_nothing_is_known(tmp_path: Path, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("fleet", ["mixed", "weekday", "dgx", "mig", "shared"])
-def test_sample_fleets_have_a_made_up_history_to_look_at(tmp_path: Path, ask: Ask, fleet: str) -> None:
+def test_sample_fleets_have_a_made_up_use_to_look_at(tmp_path: Path, ask: Ask, fleet: str) -> None:
     """F148: `make run` shows rows to a newcomer."""
     service = with_demo_usage(make_service(tmp_path, demo_fleet(fleet)))
 

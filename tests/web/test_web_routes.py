@@ -22,7 +22,7 @@ from tests.api.test_explaining import Live
 from tests.bench.fleet import nodes
 from tests.builders import gpus, make_service, node_document, pod, policies, policy
 from tests.kube.test_finished_pods import UNAVAILABLE, failed
-from tests.usage.polls import Source, hold, idle, polled, with_demo_usage
+from tests.usage.polls import Source, hold, polled, with_demo_usage
 from tests.web.html import Reader
 
 BROWSER = {"Accept": "text/html"}
@@ -95,7 +95,7 @@ def hostile(folder: Path) -> Service:
     made = policies(policy("plain", f"priority: 1, description: {json.dumps(HOSTILE)}"))
     service = make_service(folder, [node, {**holder, "status": {"phase": "Running"}}, waiting], made)
     service.book.error = f"{HOSTILE}:1:1: {HOSTILE}"
-    hostile_hold = hold(HOSTILE, *idle(8), namespace=HOSTILE, node=HOSTILE)
+    hostile_hold = hold(HOSTILE, idle=2, namespace=HOSTILE, node=HOSTILE)
     service.usage = polled(Source(hostile_hold, problems=(HOSTILE,)))
     return service
 

@@ -17,16 +17,17 @@ from app.demo.sample_fleets import objects_of
 from app.explain.pending_pod import explain
 from app.kube.pods import read_pod
 from app.nodes.conditions import PRODUCT
-from app.usage.history import Hold, UseHistory, Window
+from app.usage.table import GPUUse
 from app.values.computations import finish
 from app.whatif.right_size import RightSizes
 from app.world.state import State
 from app.world.world import world_of
 from tests.builders import knowledge, shipped, state_of
+from tests.usage.polls import hold
 
 Document = dict[str, Any]
 PUZZLES: dict[str, Document] = yaml.safe_load(Path(__file__).with_name("right_size_puzzles.yaml").read_text("utf-8"))
-WINDOWS = 48
+HOURS = 48
 A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory": 81920, "compute": "8.0"}
 NEW = {"driver": "550.54.15", "cuda": "12.4"}
 ENGINES = [1, 0, 0, 0, 0]
@@ -75,20 +76,19 @@ def workload(pod: Document) -> str:
     return name[:-2] if name[-2:] in ("-0", "-1") else name
 
 
-def history(puzzle: Document, objects: list[Document]) -> UseHistory:
-    """Make the history of two days in which every pod with a peak has it once."""
+def use_of(puzzle: Document, objects: list[Document]) -> GPUUse:
+    """Make the use of two days in which every pod with a peak has it once."""
     labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in objects if one["kind"] == "Node"}
     holds = []
     for number, pod in enumerate(pods(puzzle)):
         peak = puzzle["peaks"].get(workload(pod))
         if peak and pod.get("node"):
-            resource = next(iter(pod["asks"]))
-            profile = resource.partition("/mig-")[2]
-            high = Window(0, 60, 60, 30, 1.0, peak["share"], peak["memory"])
-            rest = tuple(Window(index, 60, 60, 3, 0.5, peak["share"] / 2, 100) for index in range(1, WINDOWS))
-            holds.append(Hold("team-b", pod["name"], pod["node"], f"GPU-{number}", "1" if profile else "", profile,
-                              labels[pod["node"]][PRODUCT], False, (high, *rest)))  # fmt: skip
-    return UseHistory(0, WINDOWS * 3600, 3600, tuple(holds))
+            profile = next(iter(pod["asks"])).partition("/mig-")[2]
+            device = f"GPU-{number}", "1" if profile else ""
+            holds.append(hold(pod["name"], HOURS, active=0.1, namespace="team-b", node=pod["node"], device=device,
+                              profile=profile, model=labels[pod["node"]][PRODUCT], memory_mib=peak["memory"],
+                              part=peak["share"]))  # fmt: skip
+    return GPUUse(0, HOURS * 3600, 60, tuple(holds))
 
 
 def world(puzzle: Document) -> tuple[State, list[Document]]:
@@ -100,7 +100,7 @@ def world(puzzle: Document) -> tuple[State, list[Document]]:
 
 def played(puzzle: Document) -> RightSizes:
     state, objects = world(puzzle)
-    return find_right_sizes(objects, state, shipped(), history(puzzle, objects))
+    return find_right_sizes(objects, state, shipped(), use_of(puzzle, objects))
 
 
 Unit = tuple[str, str, int, float, int]
