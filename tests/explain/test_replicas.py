@@ -119,8 +119,9 @@ WANTED: dict[str, tuple[int | None, int | None]] = {
     ),
     "Job in an AppWrapper": (
         wanted_of("workload.codeflare.dev/v1beta2", "AppWrapper",
-                  {"components": [{"template": {"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 4}}}]},
-                  "spec", "components", "0", "template", *JOB_TEMPLATE),
+                  {"components": [{"template": deployment(3)},
+                                  {"template": {"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 4}}}]},
+                  "spec", "components", "1", "template", *JOB_TEMPLATE),
         4,
     ),
     "not known": (wanted_of("trainer.kubeflow.org/v1alpha1", "TrainingRuntime", {}, *JOB_TEMPLATE), None),
