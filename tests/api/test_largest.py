@@ -26,15 +26,12 @@ def listed(inputs: Iterable[Input]) -> list[Any]:
     ]
 
 
-INPUTS = tuple(largest())
-
-
-@pytest.mark.parametrize("large", listed(INPUTS))
+@pytest.mark.parametrize("large", listed(largest()))
 def test_no_step_of_an_answer_takes_longer_than_the_loop_may_wait(large: Input) -> None:
     assert longest(large.route, large.body) < MOST_REFERENCES
 
 
-@pytest.mark.parametrize("large", listed(item for item in INPUTS if item.refusal))
+@pytest.mark.parametrize("large", listed(item for item in largest() if item.refusal))
 def test_what_is_too_large_is_refused_in_words(large: Input) -> None:
     _, answer = taken(steps_of(large.route, large.body))
 
