@@ -63,13 +63,12 @@ def test_draining_replica_says_so_answers_and_closes_each_connection(replica: Re
     assert (last[0], last[1]["connection"]) == (200, "close")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_second_signal_ends_at_once(replica: Replica, number: signal.Signals) -> None:
+def test_second_signal_ends_at_once(replica: Replica) -> None:
     """Fault 40: the process would otherwise drain for 30 s."""
     os.kill(replica.process.pid, signal.SIGTERM)
     wait_until("it is not ready", lambda: replica.status() == 503, 60, replica.process)
 
-    assert replica.process.stop(number) == 128 + number
+    assert replica.process.stop(signal.SIGINT) == 128 + signal.SIGINT
 
 
 def test_loop_that_hangs_is_ended_when_patience_is_over() -> None:
@@ -140,8 +139,7 @@ def peak_mib(replica: Replica) -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) >> 10
 
 
-@pytest.mark.parametrize("path", ["/mutate", "/validate"])
-def test_stream_of_200_mb_is_a_413_and_is_not_kept(tmp_path: Path, path: str) -> None:
+def test_stream_of_200_mb_is_a_413_and_is_not_kept(tmp_path: Path) -> None:
     """Fault 22: the body comes in chunks, without a Content-Length."""
     authority = make_authority("only")
     write_leaf(authority, tmp_path)
@@ -150,12 +148,12 @@ def test_stream_of_200_mb_is_a_413_and_is_not_kept(tmp_path: Path, path: str) ->
     before = peak_mib(replica)
     try:
         with connect(replica.tls, tmp_path / "ca.crt") as sock:
-            sock.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            sock.sendall(b"POST /mutate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             with contextlib.suppress(OSError):  # the server may close before all of it is sent
                 for _ in range(200):
                     sock.sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
         after = peak_mib(replica)
-        refused = metric(replica, path[1:])
+        refused = metric(replica, "mutate")
     finally:
         replica.stop()
 

@@ -61,7 +61,8 @@ class Shape(BaseModel):
 
 
 SHAPES: Mapping[str, Shape] = {
-    path.stem: Shape.model_validate(yaml.safe_load(path.read_text("utf-8"))) for path in sorted(FOLDER.glob("*.yaml"))
+    path.stem: Shape.model_validate(yaml.load(path.read_text("utf-8"), yaml.CSafeLoader))
+    for path in sorted(FOLDER.glob("*.yaml"))
 }
 
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways of a tenant with the role `edit` to GPUs by claims, around a policy that denies a product and bounds the number.
 
-Each way is tried with a denied product, with too many GPUs, and with what is allowed. They are played without kubelets
-(test_claim_policies.py) and on real nodes (tests/realnodes/test_claim_policies.py).
+Each way is tried with a denied product, with too many GPUs, and with what is allowed (test_claim_policies.py).
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -51,20 +50,13 @@ ADMIN_ACCESS = {"resource.kubernetes.io__admin_access": "true"}
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes of a cluster with a make of GPU each, what a container runs there, and when a pod counts as started."""
+    """The nodes of a cluster with a make of GPU each."""
 
     nodes: Mapping[str, str]
-    container: Mapping[str, Any] = field(default_factory=lambda: {"image": "x"})
-    spec: Mapping[str, Any] = field(default_factory=dict)
-    phases: tuple[str, ...] = ("Pending", "Running")
 
-    def has_started(self, pod: Object) -> bool:
-        """Tell whether a pod is bound, and in one of the phases."""
-        return bool(pod["spec"].get("nodeName")) and pod["status"]["phase"] in self.phases
-
-    def place(self, make: str, number: int = 0) -> Mapping[str, Any]:
-        """Select one of the nodes with GPUs of a make."""
-        return {"kubernetes.io/hostname": [node for node, made in self.nodes.items() if made == make][number]}
+    def place(self, make: str) -> Mapping[str, Any]:
+        """Select the first of the nodes with GPUs of a make."""
+        return {"kubernetes.io/hostname": next(node for node, made in self.nodes.items() if made == make)}
 
 
 EDIT = ("system:aggregate-to-edit", "system:aggregate-to-view")
@@ -114,10 +106,10 @@ class Tenant:
         resources = {"claims": [{"name": entry["name"]} for entry in entries]} if entries else {}
         resources |= {"limits": spec.pop("limits")} if "limits" in spec else {}
         containers = [
-            {**self.fleet.container, **container}
+            {"image": "x", **container}
             for container in spec.pop("containers", [{"name": "main", "resources": resources}])
         ]
-        whole = {"schedulerName": self.scheduler, "containers": containers, **self.fleet.spec, **spec}
+        whole = {"schedulerName": self.scheduler, "containers": containers, **spec}
         whole |= {"resourceClaims": entries} if entries else {}
         return self.send("POST", self.pods, {"metadata": {"name": name, "labels": {"held": "yes"}}, "spec": whole})
 
@@ -267,13 +259,6 @@ def any_gpu_before_the_template(tenant: Tenant, name: str, make: str, count: int
     tenant.claim(name, {"name": "gpu", "exactly": {"deviceClassName": CLASS, "count": count}}, template=True)
 
 
-def all_of_a_node(tenant: Tenant, name: str, make: str, **fields: Any) -> None:
-    """Ask for all GPUs of the last node with a make, by a template that the pod comes before."""
-    request = {"name": "gpu", "exactly": {"deviceClassName": CLASS, "allocationMode": "All", **fields}}
-    tenant.pod(name, name, template=True, nodeSelector=tenant.fleet.place(make, -1))
-    tenant.claim(name, request, template=True)
-
-
 WAYS: tuple[Way, ...] = (
     template_first,
     pod_before_template,
@@ -318,7 +303,7 @@ STILL_SECONDS = 5
 
 
 class Settled:
-    """Tells whether each pod of a tenant has started or is refused, or nothing changes, as where a claim is missing."""
+    """Tells whether each pod of a tenant is bound or refused, or nothing changes, as where a claim is missing."""
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
@@ -326,13 +311,10 @@ class Settled:
 
     def __call__(self) -> bool:
         pods = self._tenant.plane.api.items(self._tenant.pods)
-        started = [self._tenant.fleet.has_started(pod) for pod in pods]
-        decided = [done or bool(refusal(pod)) for done, pod in zip(started, pods, strict=True)]
+        decided = [bool(pod["spec"].get("nodeName") or refusal(pod)) for pod in pods]
         if decided != self._seen[0]:
             self._seen = decided, time.monotonic()
-        bound = [pod for done, pod in zip(started, pods, strict=True) if not done and pod["spec"].get("nodeName")]
-        starting = any(pod["status"]["phase"] == "Pending" for pod in bound)
-        return all(decided) or (not starting and time.monotonic() > self._seen[1] + STILL_SECONDS)
+        return all(decided) or time.monotonic() > self._seen[1] + STILL_SECONDS
 
 
 def tenants_of(plane: ControlPlane, fleet: Fleet) -> Mapping[str, Tenant]:
@@ -347,10 +329,10 @@ def is_denied(makes: list[str]) -> bool:
     return DENIED in makes or len(makes) > MOST
 
 
-def try_ways(tenants: Mapping[str, Tenant], ways: tuple[Way, ...] = WAYS) -> tuple[list[str], list[str], list[str]]:
-    """Try ways of each tenant: (pods that run with what is denied, allowed ones that do not run, answers)."""
+def try_ways(tenants: Mapping[str, Tenant]) -> tuple[list[str], list[str], list[str]]:
+    """Try all ways of each tenant: (pods that run with what is denied, allowed ones that do not run, answers)."""
     for tenant in tenants.values():
-        for way in ways:
+        for way in WAYS:
             for kind, (make, count) in TRIED.items():
                 way(tenant, f"{way.__name__.replace('_', '-')}-{kind}", make, count)
     for tenant in tenants.values():
@@ -362,9 +344,9 @@ def try_ways(tenants: Mapping[str, Tenant], ways: tuple[Way, ...] = WAYS) -> tup
             makes = devices_of(tenant, pod)
             if pod["spec"].get("nodeName") and is_denied(makes):
                 running.append(f"{scheduler}: {name} has {dict(Counter(makes))}")
-        for way in ways:
+        for way in WAYS:
             name = f"{way.__name__.replace('_', '-')}-allowed"
-            if name not in pods or not tenant.fleet.has_started(pods[name]):
+            if name not in pods or not pods[name]["spec"].get("nodeName"):
                 status = (refusal(pods[name]) or str(pods[name]["status"]))[:400] if name in pods else "refused"
                 missing.append(f"{scheduler}: {name}: {status}")
     return running, missing, [answer for tenant in tenants.values() for answer in tenant.answers]

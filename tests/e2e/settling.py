@@ -56,12 +56,13 @@ def settle(plane: ControlPlane, scheduler: Scheduler) -> None:
     last: list[object] = []
 
     def settled() -> bool:
+        if sum(float(count) for _, count in WAITING.findall(scheduler.metrics())):
+            return False
         pods = every_pod(plane.api)
-        waiting = sum(float(count) for _, count in WAITING.findall(scheduler.metrics()))
         state = sorted((pod["metadata"]["name"], pod["spec"].get("nodeName", ""), refusal(pod)) for pod in pods)
         same, last[:] = last == state, state
         going = any(pod["metadata"].get("deletionTimestamp") for pod in pods)
-        return same and not waiting and not going and all(node or text for _, node, text in state)
+        return same and not going and all(node or text for _, node, text in state)
 
     eventually("every pod is bound or refused, and nothing moves", settled, SETTLED_SECONDS)
 

@@ -5,7 +5,6 @@ import base64
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,9 @@ from typing import Any
 import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from app.cli.verbs import app
 from app.cluster.files import shipped_policies
 from app.kube.pods import DECISION
 from app.telemetry.logs import now
@@ -53,6 +54,7 @@ class Service:
             "ops-port": str(ops),
             "ui-address": f"127.0.0.1:{ui}",
             "certs": str(self.folder),
+            "drain-seconds": "0",
             **{key.replace("_", "-"): value for key, value in flags.items()},
         }
         self.process = self._start()
@@ -213,10 +215,10 @@ def _wait_for_webhooks(plane: ControlPlane, service: Service) -> None:
 
 def scheduler_configuration(service: Service, *words: str) -> Object:
     """Return the configuration that `gpu-usher scheduler-config` writes for this process."""
-    command = [sys.executable, "-m", "app.cli.main", "scheduler-config", "--for", "second", "-o", "json"]
     place = ["--url", f"{service.url}/scheduler", "--ca", str(service.ca)]
-    done = subprocess.run([*command, *place, *words], capture_output=True, text=True, timeout=60, check=True)
-    configuration: Object = json.loads(done.stdout)
+    result = CliRunner().invoke(app, ["scheduler-config", "--for", "second", "-o", "json", *place, *words])
+    assert result.exit_code == 0, result.output
+    configuration: Object = json.loads(result.stdout)
     return configuration
 
 

@@ -35,8 +35,8 @@ from tests.e2e.waiting_causes import CASES, WaitingCase, fleet, holder
 RESULTS = Path(__file__).parents[1] / "results" / "described.md"
 TEAM, OTHERS, JOBS = "team", "others", "jobs"
 TOLD_SECONDS = 300
-"""303 Events at five a second take a minute."""
-PODS_OF_A_JOB = 100
+"""63 Events at five a second take twelve seconds."""
+PODS_OF_A_JOB = 20
 CREATED_SECONDS = 120
 CHOSEN = tuple(case for case in CASES if case.name in ("not-here", "too-many", "large-model"))
 EVENTS_OF_A_POD = "Events:"
@@ -151,7 +151,7 @@ def job(case: WaitingCase) -> Object:
 
 @pytest.mark.usefixtures("described")
 def test_every_pod_of_three_jobs_is_told_of(plane: ControlPlane, service: Service) -> None:
-    """F139: more pods than templates that are explained at a time, each with a token volume of its own.
+    """F139: more pods than Events at once, each with a token volume of its own.
 
     No scheduler is needed: a pod that nobody places waits as well.
     """

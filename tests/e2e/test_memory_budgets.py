@@ -28,12 +28,6 @@ from tests.e2e.verdicts import false_refusals, over_committed, read_nodes, untru
 from tests.placement.twin import Wish
 
 PODS = 60
-MODES = {
-    "all": ({"filter_answer": "all"}, ("--filter-answer", "all")),
-    "shortlist": ({}, ()),
-}
-"""Flags of the service, and words for scheduler-config: how in-flight pods are kept account of
-(docs/reference/sharing-and-memory.md#memory-budgets)."""
 SHARES, MEMORY_MIB = 10, 23028
 MEMORIES = ("2Gi", "3Gi", "4Gi", "6Gi", "9000Mi")
 """Ten shares of 23,028 MiB: memory ends long before the shares do."""
@@ -57,14 +51,13 @@ def fleet(plane: ControlPlane) -> int:
     return len(made)
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture
 def stage(plane: ControlPlane, fleet: int, request: pytest.FixtureRequest) -> Iterator[tuple[Service, Scheduler, str]]:
-    """A service and a scheduler in one of MODES, and a namespace; the pods are deleted afterwards."""
-    flags, words = MODES[request.param]
-    namespace = create_namespace(plane, f"plain-{request.param}-{abs(hash(request.node.name)) % 10**6}")
-    with serving(plane, request.param, **flags) as service:
+    """A service, a scheduler, and a namespace; the pods are deleted afterwards."""
+    namespace = create_namespace(plane, f"plain-{abs(hash(request.node.name)) % 10**6}")
+    with serving(plane, namespace) as service:
         eventually("all nodes are known", lambda: service.health()["caches"]["nodes"]["objects"] == fleet)
-        configuration = scheduler_configuration(service, *words)
+        configuration = scheduler_configuration(service)
         yield service, plane.start_scheduler({**configuration, **QUICK}, "gpu-usher-scheduler"), namespace
         plane.stop("gpu-usher-scheduler")
         plane.api.delete(f"/api/v1/namespaces/{namespace}/pods")
@@ -98,7 +91,6 @@ def test_burst_runs_no_budget_over(plane: ControlPlane, stage: tuple[Service, Sc
     assert list(untrue_messages(run.cluster)) == []
     assert len(run.cluster.refused) > PODS / 4
     assert service.metric("gpu_usher_vram_overrun_nodes") == 0
-    assert (service.calls("prioritize") > 0) is ("-all-" in namespace)
 
 
 def test_pod_that_fails_to_bind_and_asks_again_counts_once(

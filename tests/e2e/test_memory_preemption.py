@@ -12,7 +12,6 @@ from tests.controlplane.kubectl import Object
 from tests.controlplane.relay import Relay
 from tests.e2e.mixed import call_extender
 from tests.e2e.stage import (
-    OURS,
     Service,
     create_namespace,
     create_pod,
@@ -25,7 +24,6 @@ from tests.e2e.stage import (
     wait_for_refusal,
 )
 
-MODES = {OURS: {}, "whole-nodes": {"nodeCacheCapable": False}}
 PRIORITIES = {"spare": 1, "low": 2, "middle": 10, "urgent": 1000}
 NODES, MEMORY_MIB = ("a10-x", "a10-y"), 23028
 GRACE_SECONDS = 90
@@ -49,7 +47,7 @@ def relay(plane: ControlPlane) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane, relay: Relay) -> Iterator[Service]:
-    """Two nodes of a GPU in four time-slices, priorities, kubelets, a scheduler by names and one by whole nodes."""
+    """Two nodes of a GPU in four time-slices, priorities, kubelets, and a scheduler."""
     shared = {"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}
     labels = {**shared, "nvidia.com/gpu.memory": str(MEMORY_MIB), "nvidia.com/gpu.count": "1"}
     make = ("NVIDIA-A10-SHARED", "550.54.15", {"nvidia.com/gpu": 4})
@@ -58,15 +56,8 @@ def service(plane: ControlPlane, relay: Relay) -> Iterator[Service]:
         plane.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
     behind = str(plane.kubeconfig("gpu-usher", relay.port))
     with serving(plane, kubeconfig=behind) as running, kubelets(plane.api):
-        for name, change in MODES.items():
-            start_scheduler(plane, running, name=name, change=change)
+        start_scheduler(plane, running)
         yield running
-
-
-@pytest.fixture(params=MODES, ids=["names", "whole nodes"])
-def scheduler(request: pytest.FixtureRequest) -> str:
-    """The name of a scheduler that sends the extender node names, and of one that sends whole nodes."""
-    return str(request.param)
 
 
 @pytest.fixture
@@ -112,10 +103,8 @@ def fill_node(plane: ControlPlane, service: Service, namespace: str, node: str, 
     )
 
 
-def urgent_pod(namespace: str, scheduler: str, memory: str | None, name: str = "urgent", **spec: Any) -> Object:
-    pod = memory_pod(namespace, name, memory, priorityClassName="urgent")
-    pod["spec"].update(spec, schedulerName=scheduler)
-    return pod
+def urgent_pod(namespace: str, memory: str, **spec: Any) -> Object:
+    return memory_pod(namespace, "urgent", memory, priorityClassName="urgent", **spec)
 
 
 def evicted_pods(plane: ControlPlane, namespace: str, before: set[str]) -> set[str]:
@@ -129,12 +118,12 @@ def remaining_pods(plane: ControlPlane, namespace: str) -> set[str]:
 
 
 def test_nothing_is_evicted_where_the_victims_free_too_little_memory(
-    plane: ControlPlane, service: Service, namespace: str, scheduler: str
+    plane: ControlPlane, service: Service, namespace: str
 ) -> None:
     """F43, F65: the scheduler would evict one pod for its share, after which 12Gi would still not fit."""
     fill_node(plane, service, namespace, "a10-x", TOO_LITTLE)
     before, prevented = remaining_pods(plane, namespace), service.metric("gpu_usher_evictions_prevented_total")
-    pod = urgent_pod(namespace, scheduler, "12Gi", nodeSelector=AT_X)
+    pod = urgent_pod(namespace, "12Gi", nodeSelector=AT_X)
     create_pod(plane, pod)
 
     text = wait_for_refusal(plane, pod)
@@ -145,13 +134,11 @@ def test_nothing_is_evicted_where_the_victims_free_too_little_memory(
     assert not read_pod(plane, pod)["status"].get("nominatedNodeName")
 
 
-def test_pod_goes_where_it_frees_enough_memory(
-    plane: ControlPlane, service: Service, namespace: str, scheduler: str
-) -> None:
+def test_pod_goes_where_it_frees_enough_memory(plane: ControlPlane, service: Service, namespace: str) -> None:
     """F43, F65: the pod with 16Gi is evicted, after which 12Gi fit."""
     fill_node(plane, service, namespace, "a10-x", HELPS)
     before = remaining_pods(plane, namespace)
-    pod = urgent_pod(namespace, scheduler, "12Gi", nodeSelector=AT_X)
+    pod = urgent_pod(namespace, "12Gi", nodeSelector=AT_X)
     create_pod(plane, pod)
 
     assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-x"

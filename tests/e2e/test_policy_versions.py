@@ -74,15 +74,17 @@ def installed(plane: ControlPlane, document: Object) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """One process that follows policies and writes their conditions."""
+    """One process that writes conditions, ready before GPUPolicy is installed, which it follows from then on."""
     events = [COMPONENTS / "events" / f"{name}.yaml" for name in ("rbac", "lease", "wake", "last-good")]
     apply_files(plane, *events, COMPONENTS / "crd" / "rbac.yaml")
-    install(plane, definition())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_USHER_EVENTS", "true")
         running = Service(plane, kubeconfig=str(plane.kubeconfig("admin")))
         try:
             running.wait_ready()
+            assert "gpupolicies" not in running.health()["caches"]
+            install(plane, definition())
+            eventually("they are followed", lambda: running.health()["caches"].get("gpupolicies", {}).get("synced"))
             yield running
         finally:
             running.process.stop()
@@ -174,10 +176,29 @@ def values(schema: Object) -> st.SearchStrategy[Any]:
     }[kind]
 
 
-@settings(max_examples=200, deadline=None)
+def test_get_shows_what_a_policy_is_for(plane: ControlPlane) -> None:
+    """F74: the columns show priority and action also where the policy leaves them out."""
+    apply(plane, gpu_policy("shown", ALPHA, description="for the reader"))
+    eventually("its condition is written", lambda: columns(plane)["shown"] == ["True", "InForce"])
+
+    header, row = plane.kubectl("get", "gpol", "shown").out.splitlines()
+
+    assert header.split() == ["NAME", "PRIORITY", "ACTION", "ACCEPTED", "REASON", "DESCRIPTION", "AGE"]
+    assert row.split()[:-1] == ["shown", "0", "Enforce", "True", "InForce", "for", "the", "reader"]
+
+
+def test_shipped_policies_are_accepted_as_they_are(plane: ControlPlane) -> None:
+    """F74: `kubectl apply -f policies/` accepts them."""
+    result = plane.kubectl("apply", "--dry-run=server", "-f", str(ROOT / "policies"))
+
+    assert result.code == 0, result.err
+    assert "gpupolicy.gpu-usher.io/training created" in result.out
+
+
+@settings(max_examples=60, deadline=None)
 @given(spec=values(SPEC))
 def test_any_policy_is_the_same_in_both_versions(plane: ControlPlane, spec: Object) -> None:
-    """F131: 200 drawn ones; written in one version, read and written back in the other."""
+    """F131: 60 drawn ones; written in one version, read and written back in the other."""
     plane.api.create(collection(ALPHA), gpu_policy("drawn", ALPHA, **spec))
     try:
         before = written(both(plane, "drawn"))

@@ -9,7 +9,6 @@ from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.kubectl import Object
 from tests.e2e.stage import (
-    OURS,
     Service,
     create_namespace,
     create_pod,
@@ -28,49 +27,38 @@ FLEET = {
     "t4-0": ("Tesla-T4", "535.104.05", 2),
     "t4-1": ("Tesla-T4", "535.104.05", 2),
 }
-MODES = {OURS: {}, "whole-nodes": {"nodeCacheCapable": False}}
 GRACE_SECONDS = 90
 """Seconds for an eviction and the next try."""
 
 
 @pytest.fixture(scope="module")
 def service(plane: ControlPlane) -> Iterator[Service]:
-    """Five nodes, kubelets that finish deletions, two priorities, a scheduler by names and one by whole nodes."""
+    """Five nodes, kubelets that finish deletions, two priorities, and a scheduler."""
     sizes = FLEET.items()
     add_nodes(plane.api, [node_object(name, *make[:2], {"nvidia.com/gpu": make[2]}) for name, make in sizes])
     for name, value in (("low", 1), ("high", 1000)):
         plane.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
     with serving(plane) as running, kubelets(plane.api):
-        for name, change in MODES.items():
-            start_scheduler(plane, running, name=name, change=change)
+        start_scheduler(plane, running)
         yield running
 
 
-@pytest.fixture(params=MODES, ids=["names", "whole nodes"])
-def scheduler(request: pytest.FixtureRequest) -> str:
-    """The name of a scheduler that sends the extender node names, and of one that sends whole nodes."""
-    return str(request.param)
-
-
 @pytest.fixture
-def full(plane: ControlPlane, service: Service, scheduler: str, request: pytest.FixtureRequest) -> Iterator[str]:
+def full(plane: ControlPlane, service: Service, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace whose low-priority pods hold every GPU; they are deleted afterwards."""
     assert service.ready()
     namespace = create_namespace(plane, f"full-{abs(hash(request.node.name)) % 10**8}")
     for name, (_, _, gpus) in FLEET.items():
         for index in range(gpus):
             low = gpu_pod(f"{name}-{index}", namespace, priorityClassName="low", nodeName=name)
-            low["spec"]["schedulerName"] = scheduler
             create_pod(plane, low)
     yield namespace
     plane.api.delete(f"/api/v1/namespaces/{namespace}/pods")
     eventually("the pods are gone", lambda: not plane.api.items(f"/api/v1/namespaces/{namespace}/pods"))
 
 
-def urgent_pod(namespace: str, scheduler: str, **annotations: str) -> Object:
-    pod = gpu_pod("urgent", namespace, annotations=annotations, priorityClassName="high")
-    pod["spec"]["schedulerName"] = scheduler
-    return pod
+def urgent_pod(namespace: str, **annotations: str) -> Object:
+    return gpu_pod("urgent", namespace, annotations=annotations, priorityClassName="high")
 
 
 def remaining_pods(plane: ControlPlane, namespace: str) -> set[str]:
@@ -79,12 +67,10 @@ def remaining_pods(plane: ControlPlane, namespace: str) -> set[str]:
     return {pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")} - {"urgent"}
 
 
-def test_pod_that_fits_nowhere_by_policy_evicts_nobody(
-    plane: ControlPlane, service: Service, full: str, scheduler: str
-) -> None:
+def test_pod_that_fits_nowhere_by_policy_evicts_nobody(plane: ControlPlane, service: Service, full: str) -> None:
     """P7, P49, F43: without the verb, ten pods on five nodes were evicted for nothing."""
     before, prevented = remaining_pods(plane, full), service.metric("gpu_usher_evictions_prevented_total")
-    pod = urgent_pod(full, scheduler, products="H100")
+    pod = urgent_pod(full, products="H100")
     create_pod(plane, pod)
 
     text = wait_for_refusal(plane, pod)
@@ -94,10 +80,10 @@ def test_pod_that_fits_nowhere_by_policy_evicts_nobody(
     assert remaining_pods(plane, full) == before
 
 
-def test_pod_that_fits_after_an_eviction_evicts_only_there(plane: ControlPlane, full: str, scheduler: str) -> None:
+def test_pod_that_fits_after_an_eviction_evicts_only_there(plane: ControlPlane, full: str) -> None:
     """F43: one pod of the one right product is evicted, and no other."""
     before = remaining_pods(plane, full)
-    pod = urgent_pod(full, scheduler, products="A10")
+    pod = urgent_pod(full, products="A10")
     create_pod(plane, pod)
 
     assert wait_for_node(plane, pod, GRACE_SECONDS) == "a10-0"

@@ -2,7 +2,6 @@
 """How many pods of a workload are said to fit, against the number that kube-scheduler with us binds (F151)."""
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from tests.builders import knowledge, shipped, state_of
 from tests.controlplane.cluster import ControlPlane
 from tests.controlplane.fleet import add_nodes, kubelets, node_object
 from tests.controlplane.kubectl import Object
-from tests.e2e.settling import QUICK
+from tests.e2e.settling import QUICK, settle
 from tests.e2e.stage import (
     OURS,
     Service,
@@ -28,7 +27,6 @@ from tests.e2e.stage import (
     gpu_pod,
     install_webhooks,
     pods_of,
-    refusal,
     scheduler_configuration,
     serving,
 )
@@ -36,8 +34,6 @@ from tests.e2e.stage import (
 GPU, ZONE, HOST = "nvidia.com/gpu", "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 SPACE = "replicas"
 CHOSEN = {"matchLabels": {"app": "w"}}
-QUIET_SECONDS = 4.0
-"""Seconds without a newly bound pod after which the pods that are left do not fit: twice the back-off of QUICK."""
 PRODUCTS: tuple[tuple[str, int, dict[str, str]], ...] = (
     ("NVIDIA-H100-80GB-HBM3", 8, {}),
     ("NVIDIA-A100-SXM4-80GB", 4, {}),
@@ -145,21 +141,13 @@ def said(plane: ControlPlane, drawn: Drawn) -> GangVerdict:
 def seen(plane: ControlPlane, drawn: Drawn) -> int:
     """Create the workload, wait until nothing moves any more, and count the pods that have a node."""
     plane.api.create(path_of(drawn.workload), drawn.workload)
-    since, last = time.monotonic(), -1
-    bound = 0
 
-    def settled() -> bool:
-        nonlocal since, last, bound
-        pods = [pod for pod in pods_of(plane, SPACE) if (pod["metadata"].get("labels") or {}).get("app") == "w"]
-        bound = sum(bool(pod["spec"].get("nodeName")) for pod in pods)
-        if bound == drawn.replicas:
-            return True
-        if bound != last or sum(bool(refusal(pod)) for pod in pods) + bound < drawn.replicas:
-            since, last = time.monotonic(), bound
-        return time.monotonic() - since > QUIET_SECONDS
+    def created() -> list[Object]:
+        return [pod for pod in pods_of(plane, SPACE) if (pod["metadata"].get("labels") or {}).get("app") == "w"]
 
-    eventually("the workload has settled", settled)
-    return bound
+    eventually("all its pods exist", lambda: len(created()) == drawn.replicas)
+    settle(plane, plane.schedulers[OURS])
+    return sum(bool(pod["spec"].get("nodeName")) for pod in created())
 
 
 def compare(plane: ControlPlane, service: Service, seeds: range) -> None:

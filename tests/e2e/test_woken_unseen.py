@@ -169,8 +169,8 @@ def test_pod_is_woken_in_time_though_no_event_tells_the_scheduler(stage: Refusal
 
 @pytest.fixture(scope="module")
 def other(stage: RefusalEnds) -> Iterator[Service]:
-    """A second replica, which the scheduler does not ask."""
-    with serving(stage.plane, "other", **stage.flags) as running:
+    """A second replica, which the scheduler does not ask, and which drains as in a cluster."""
+    with serving(stage.plane, "other", **stage.flags, drain_seconds="5") as running:
         yield running
 
 

@@ -70,6 +70,13 @@ class Cluster:
     cordoned: frozenset[str]
     bound: dict[DrawnPod, str] = field(default_factory=dict)
     refused: dict[DrawnPod, str] = field(default_factory=dict)
+    _class_causes: dict[tuple[DrawnPod, str], set[str]] = field(default_factory=dict)
+
+    def class_causes(self, pod: DrawnPod, node: str) -> set[str]:
+        """Return the causes that do not depend on other pods, which take the twin some milliseconds."""
+        if (pod, node) not in self._class_causes:
+            self._class_causes[pod, node] = set(class_causes(pod.wish, self.nodes[node]))
+        return self._class_causes[pod, node]
 
     def held(self, node: str) -> tuple[RawPod, ...]:
         """List the GPU requests of the pods that are bound to a node."""
@@ -122,7 +129,7 @@ def wrong_bindings(cluster: Cluster) -> list[str]:
     return [
         f"{pod} on {place}: {sorted(causes)}"
         for pod, place in cluster.bound.items()
-        if (causes := class_causes(pod.wish, cluster.nodes[place]) | in_tree_refusals(pod, cluster, place))
+        if (causes := cluster.class_causes(pod, place) | in_tree_refusals(pod, cluster, place))
     ]
 
 
@@ -155,7 +162,8 @@ def false_refusals(cluster: Cluster) -> list[str]:
         f"{pod} on {name}, refused with: {text[:400]}"
         for pod, text in cluster.refused.items()
         for name, node in cluster.nodes.items()
-        if not class_causes(pod.wish, node) | in_tree_refusals(pod, cluster, name)
+        if not in_tree_refusals(pod, cluster, name)
+        and not cluster.class_causes(pod, name)
         and not free_causes(pod.wish, node, held[name])
     ]
 
@@ -164,12 +172,14 @@ def untrue_messages(cluster: Cluster) -> Iterator[str]:
     """List reasons that FailedScheduling gives for more nodes than the twin does, and reasons that nobody knows."""
     held = {name: cluster.held(name) for name in cluster.nodes}
     for pod, text in cluster.refused.items():
+        if not (counts := reason_counts(text)):
+            continue
         true = Counter(
             code
             for name, node in cluster.nodes.items()
-            for code in class_causes(pod.wish, node) | free_causes(pod.wish, node, held[name])
+            for code in cluster.class_causes(pod, name) | free_causes(pod.wish, node, held[name])
         )
-        for code, count in reason_counts(text).items():
+        for code, count in counts.items():
             if count > true[code]:
                 yield f"{pod}: {count} {code}, the twin says {true[code]}: {text[:600]}"
 

@@ -83,7 +83,7 @@ def rounds_of(samples: st.SearchStrategy[MetricSample]) -> st.SearchStrategy[lis
 ROUNDS = st.one_of(rounds_of(XIDS), rounds_of(LINKS), rounds_of(st.one_of(XIDS, LINKS, COUNTS)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(ROUNDS)
 def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[MetricSample]]]) -> None:
     """F72: evaluating poll by poll gives the same result as reading the whole history."""
@@ -97,6 +97,7 @@ def test_health_is_what_the_slow_twin_says(rounds: list[tuple[float, list[Metric
     assert {node: replace(health, causes=()) for node, health in healths.items()} == twin(polls)
 
 
+@settings(max_examples=30)
 @given(ROUNDS)
 def test_memory_does_not_grow_beyond_what_was_seen_of_late(rounds: list[tuple[float, list[MetricSample]]]) -> None:
     """F72: GPUs that are gone are forgotten after a day."""

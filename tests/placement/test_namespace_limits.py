@@ -173,9 +173,9 @@ LIMIT = {"h": 16, "a": 8}
 
 @pytest.mark.parametrize(("lag", "seed"), [(0, 1), (4, 4)])
 def test_two_replicas_keep_limits_but_for_bindings_not_yet_seen(tmp_path: Path, lag: int, seed: int) -> None:
-    """F162, F65: 1,000 pods come and go; beyond a limit is at most what was bound unseen, and it is counted."""
+    """F162, F65: 400 pods come and go; beyond a limit is at most what was bound unseen, and it is counted."""
     scene, random, refused = Scene(tmp_path, lag, seed), Random(seed), 0
-    for number in range(1_000):
+    for number in range(400):
         if scene.schedule(f"p-{number}", random.choice((1, 1, 2, 4))) is None:
             refused += 1
         for uid in random.sample(sorted(scene.running), min(len(scene.running), random.choice((0, 0, 1, 2)))):
@@ -183,7 +183,7 @@ def test_two_replicas_keep_limits_but_for_bindings_not_yet_seen(tmp_path: Path, 
 
     excess = {group: scene.most[group] - LIMIT[group] for group in LIMIT}
     counted = max(replica.metrics.limits_exceeded._value.get() for replica in scene.replicas)
-    assert refused > 100
+    assert refused > 40
     assert all(most > 0 for most in scene.most.values())
     assert all(over <= 4 * lag for over in excess.values()), excess
     if lag == 0:

@@ -26,18 +26,13 @@ MEMORY_EIGHTHS = 8
 
 
 def driver_file(
-    machine: Machine, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None, copies: int = 1
+    machine: Machine, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """Write the driver's file: the devices of the machine, and the device files on the node of each.
 
     `failure` is the error with which preparing a claim fails; `changes` are further fields of devices, by their names.
-    Each device is published as `copies`, which share its device files, where many claims are to be served at once.
     """
-    devices = [
-        ({**device, "name": f"{device['name']}-{copy}"} if copy else device, files)
-        for copy in range(copies)
-        for device, files in _devices(machine)
-    ]
+    devices = list(_devices(machine))
     return {
         "driver": DRIVER,
         "slices": [{"devices": [{**device, **(changes or {}).get(device["name"], {})} for device, _ in devices]}],

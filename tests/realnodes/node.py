@@ -267,13 +267,11 @@ class Node:
         for item in self.slices():
             self.plane.api.delete(f"{RESOURCE_SLICES}/{item['metadata']['name']}")
 
-    def publish_devices(
-        self, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None, copies: int = 1
-    ) -> None:
+    def publish_devices(self, failure: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Let the DRA driver publish what the machine has now, as `driver_file` writes it."""
         path = self.folder / "dra.json"
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(driver_file(self.world.machine, failure, changes, copies)), "utf-8")
+        partial.write_text(json.dumps(driver_file(self.world.machine, failure, changes)), "utf-8")
         partial.rename(path)
 
     def slices(self) -> list[Object]:

@@ -88,7 +88,7 @@ def situations() -> tuple[Situation, ...]:
 
 
 def _read(path: Path) -> Situation:
-    case: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    case: dict[str, Any] = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
     return Situation(
         path.parent.name,
         case["kind"],
