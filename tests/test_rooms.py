@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""app/ keeps to one ceiling of lines and modules, and a public class name has one meaning."""
+"""app/ and tests/ keep to one ceiling each, and a public class name has one meaning."""
 
 import ast
 from collections import Counter
 from pathlib import Path
 
-APP = Path(__file__).parent.parent / "app"
+TESTS = Path(__file__).parent
+APP = TESTS.parent / "app"
 MODULES = [path for path in APP.rglob("*.py") if path.name != "__init__.py"]
 MOST_LINES = 59_812
-"""The size of today; it only goes down from here."""
+"""The sizes of today; they only go down from here."""
 MOST_MODULES = 283
+MOST_LINES_OF_TESTS = 99_061
 SHORT_LINES = 40
 
 
@@ -17,8 +19,9 @@ def lines_of(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
 
 
-def test_app_keeps_to_its_ceiling() -> None:
+def test_code_keeps_to_its_ceilings() -> None:
     assert sum(map(lines_of, APP.rglob("*.py"))) <= MOST_LINES
+    assert sum(map(lines_of, TESTS.rglob("*.py"))) <= MOST_LINES_OF_TESTS
     assert len(MODULES) <= MOST_MODULES
     assert [str(path) for path in MODULES if lines_of(path) < SHORT_LINES] == []
 
