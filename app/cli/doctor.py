@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import typer
@@ -18,10 +18,10 @@ from rich.markup import escape
 
 from app.admission.reviewed_pod import has_our_scheduler
 from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
-from app.cli.output import Output, names_of, show, show_progress
+from app.cli.options import ClusterOptions, Fleet, PrometheusOptions
+from app.cli.output import names_of, show, show_progress
 from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
-from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
-from app.cli.usage import PrometheusOptions
+from app.cli.source import idle_in, load_of, read, state_of, telling
 from app.cluster.kubeconfig import Load
 from app.cluster.snapshot import SNAPSHOT_KINDS, fill
 from app.cluster.snapshot_policies import policies_or_last_good
@@ -250,44 +250,37 @@ COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
 def doctor(
     *,
     fleet: Fleet,
-    prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
-    dcgm_exporters: Annotated[
-        list[str] | None, typer.Option(help="URLs of DCGM exporters instead of a Prometheus.")
-    ] = None,
-    scheduler_config: Annotated[
-        Path | None, typer.Option(help="The scheduler's configuration; else ConfigMap gpu-usher-scheduler.")
-    ] = None,
-    namespace: OwnNamespace = "gpu-usher",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for advice too.")] = False,
-    output: Output = "text",
+    prometheus: str | None,
+    dcgm_exporters: list[str] | None,
+    scheduler_config: Path | None,
+    namespace: str,
+    strict: bool,
+    output: str,
 ) -> None:
-    """Examine every node, and of a live cluster what GPU pods depend on; exit 1 if something hurts pods now.
-
-    Nothing is stored: a GPU pod is created by server-side dry run, if the kubeconfig's user may create pods. What the
-    user may not read is reported as advice (NotLookedAt).
-    """
     if scheduler_config and not fleet.live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster is read by the survey, which continues if one kind may not be read.
-    objects = [] if fleet.live else fleet.read()
+    objects = [] if fleet.live else read(fleet)
     state = state_of(objects)
     survey = _survey(fleet, namespace, state) if fleet.live else None
-    read = {} if survey is None else {kind: tuple(items) for kind, items in survey.objects.items()}
-    pods = [document for document in objects if document.get("kind") == "Pod"] + list(read.get("Pod", ()))
+    listed = {} if survey is None else {kind: tuple(items) for kind, items in survey.objects.items()}
+    pods = [document for document in objects if document.get("kind") == "Pod"] + list(listed.get("Pod", ()))
     nodes = tuple(state.nodes.values())
-    idle = PrometheusOptions(prometheus).idle(state)
+    idle = idle_in(PrometheusOptions(prometheus), state)
     silent_since = _silent_since(prometheus) if prometheus else {}
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
-        stored = [{"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in read.get(kind, ())] or objects
+        stored = [
+            {"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in listed.get(kind, ())
+        ] or objects
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         cluster = ExaminedCluster(
             world_of(state, policies),
-            read,
+            listed,
             health=_health(
                 Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge
             ),
             now=now().timestamp(),
-            since=read_ages(read.get("Node", ()) or objects),
+            since=read_ages(listed.get("Node", ()) or objects),
         )
         cluster = with_pods(replace(cluster, cpu_guard=any(hook.name == GUARD for hook in webhooks(cluster))), pods)
         states = examine_node_states(cluster)
@@ -303,8 +296,8 @@ def doctor(
             *registries_that_are_silent(silent_since),
         )
         if survey is not None:
-            live = examine_live(fleet.load(), cluster, survey, namespace, scheduler_config)
-            scheduler = examine_scheduler(read.get("ConfigMap", ()), state, policies, scheduler_config)
+            live = examine_live(load_of(fleet), cluster, survey, namespace, scheduler_config)
+            scheduler = examine_scheduler(listed.get("ConfigMap", ()), state, policies, scheduler_config)
             findings = (*live, *scheduler, *unreadable, *findings)
         else:
             classes = examine_runtime_classes(
@@ -362,8 +355,8 @@ def _survey(cluster: ClusterOptions, namespace: str, state: State) -> ClusterObj
     def keep_pod(pod: Mapping[str, Any]) -> bool:
         return asks_for_gpus(dict(pod), state.knowledge.families) or pod["metadata"].get("namespace") == namespace
 
-    load = cluster.load()
-    with cluster.telling(), show_progress("reading the cluster") as report:
+    load = load_of(cluster)
+    with telling(cluster), show_progress("reading the cluster") as report:
         survey = asyncio.run(survey_cluster(load, namespace, now, keep_pod, report))
         if not survey.reached:
             (answer,) = survey.refused.values()

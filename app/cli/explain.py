@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -28,23 +28,24 @@ from app.cli.explained_objects import (
     read_name,
     waiting_in,
 )
-from app.cli.image import Registry, read_images
+from app.cli.image import read_images
 from app.cli.mutate import read_file
-from app.cli.output import output_of, show, show_progress
+from app.cli.options import Fleet, PrometheusOptions, refuse_several
+from app.cli.output import show, show_progress
 from app.cli.source import (
     POLICY_KINDS,
-    Fleet,
-    Namespace,
     Objects,
-    Policies,
     forbidden,
+    home_of,
+    idle_in,
     key_of,
+    load_of,
     note,
     policies_in,
-    refuse_several,
+    read,
     state_of,
+    telling,
 )
-from app.cli.usage import PrometheusOptions
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
 from app.cluster.kubeconfig import Load, service_at
@@ -112,31 +113,19 @@ OPTIONAL = (
 
 def explain_pod(
     *,
-    kind: Annotated[str, typer.Argument(help="pod, deployment, job and so on; pod by default.")] = "",
-    name: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME; TYPE/NAME works as well.")] = "",
-    file: Annotated[
-        str | None,
-        typer.Option("--filename", "-f", help="Explain the Pods and workloads of a file instead; - is stdin."),
-    ] = None,
-    namespace: Namespace = None,
+    kind: str,
+    name: str,
+    file: str | None,
+    namespace: str | None,
     fleet: Fleet,
-    url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
+    url: str | None,
     use: PrometheusOptions,
-    policies: Policies = None,
-    details: Annotated[
-        bool, typer.Option("--details", help="Show what the answer rests on: evidence, scores.")
-    ] = False,
-    registry: Registry = False,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
-    output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
+    policies: Path | None,
+    details: bool,
+    registry: bool,
+    nodes: bool,
+    output: str,
 ) -> None:
-    """Explain why a pod is Pending, or where it would run; exit code 1 if no node fits now.
-
-    Of a pod in the cluster: gpu-usher explain pod/train-0 -n team-a. Of a workload: explain deployment/train, which is
-    the newest of its pods that are Pending, or its pod template. Of what is not there yet: explain -f train.yaml, with
-    Pods, workloads, their ResourceClaims and templates, Lists and several documents. Of a pod that has ended, how it
-    did, such as UnexpectedAdmissionError; and where it would run if created again.
-    """
     words = [word for word in (kind, name) if word]
     if (words and file) or not (words or file or (namespace and not url)):
         raise BadInput(
@@ -152,7 +141,7 @@ def explain_pod(
         )
         for other in others:
             refuse_several(("--url", url), other)
-    home = fleet.namespace(namespace, default=not url)
+    home = home_of(fleet, namespace, default=not url)
     workloads = read_knowledge().workloads
     wanted = None if file else read_name(words, home, workloads) if words else ObjectName(POD, home, "")
     documents = [] if file is None else read_file(file)
@@ -172,10 +161,10 @@ def explain_pod(
                 if wanted:
                     found = _named(fleet, wanted, objects, workloads) if words else waiting_in(home, objects)
                     pods = list(found)
-                cluster = snapshot_of(objects, policies, use.idle)
+                cluster = snapshot_of(objects, policies, lambda state: idle_in(use, state))
                 if registry:
                     read_images(cluster.state, [each.pod for each in pods])
-                webhooks = asyncio.run(survey_webhooks(fleet.load(), cluster)) if fleet.live else None
+                webhooks = asyncio.run(survey_webhooks(load_of(fleet), cluster)) if fleet.live else None
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
                         _explained(each, cluster, by_node, _events_of(each, objects, fleet), webhooks) for each in pods
@@ -183,7 +172,7 @@ def explain_pod(
             except ApiError as refused:
                 if wanted is None or wanted.kind != POD:
                     raise
-                explanations = explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)
+                explanations = explained_by_api_server(load_of(fleet), wanted.namespace, wanted.name, refused)
     if not explanations:
         note(f"no pod of namespace {home} waits for a node")
     brief = not (words or file or by_node or details)
@@ -240,7 +229,7 @@ def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:
     """
     kept = wanted.namespace if wanted else None
     try:
-        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: key_of(pod).partition("/")[0] == kept)
+        return read(fleet, FLEET, OPTIONAL, keep_whole=lambda pod: key_of(pod).partition("/")[0] == kept)
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
@@ -264,12 +253,12 @@ def _named(fleet: Fleet, wanted: ObjectName, objects: Objects, workloads: Worklo
     """
     workload = next((document for document in objects if wanted.names(document)), None)
     if fleet.live and wanted.kind != POD:
-        with fleet.telling():
+        with telling(fleet):
             version = "v1"
             if wanted.is_of_other_projects:
-                group = asyncio.run(_shown_at(fleet.load(), f"/apis/{wanted.resource[0]}")) or {}
+                group = asyncio.run(_shown_at(load_of(fleet), f"/apis/{wanted.resource[0]}")) or {}
                 version = (group.get("preferredVersion") or {}).get("version") or version
-            workload = asyncio.run(_shown_at(fleet.load(), wanted.path(version)))
+            workload = asyncio.run(_shown_at(load_of(fleet), wanted.path(version)))
     listing = f": kubectl get {wanted.resource[1]} -n {wanted.namespace} lists them" if fleet.live else ""
     return of_fleet(wanted, objects, workload, listing, workloads)
 
@@ -353,8 +342,14 @@ def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[JSON
     metadata = pod.pod.get("metadata") or {}
     if fleet.live and pod.live:
         path = f"/api/v1/namespaces/{metadata.get('namespace')}/events"
-        with fleet.telling():
-            found = asyncio.run(_shown_at(fleet.load(), path, fieldSelector=f"involvedObject.name={metadata['name']}"))
+        with telling(fleet):
+            found = asyncio.run(
+                _shown_at(
+                    load_of(fleet),
+                    path,
+                    fieldSelector=f"involvedObject.name={metadata['name']}",
+                )
+            )
         events = None if found is None else found.get("items") or []
     else:
         events = [document for document in objects if document.get("kind") == "Event"] or None

@@ -7,17 +7,15 @@ Its options that name a history of use are shared with `explain`, `doctor` and `
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column
 
-from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
-from app.cli.source import Fleet, refuse_several, state_of
+from app.cli.options import Fleet, PrometheusOptions, refuse_several
+from app.cli.output import show, show_more, show_progress, table_of
+from app.cli.source import read, state_of
 from app.demo.usage import demo_history
 from app.telemetry.logs import now
 from app.usage.history import UseHistory, with_sharing
@@ -38,8 +36,6 @@ SHORTEST, LONGEST = HOUR, 92 * DAY
 IDLE_LOOK_BACK = DAY
 """Seconds for which idleness is looked back where a command only says who is idle."""
 
-Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
-
 
 def read_since(text: str) -> int:
     """Read how far back to look, in seconds.
@@ -53,48 +49,37 @@ def read_since(text: str) -> int:
     return int(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusOptions:
-    """The options that name the Prometheus from which the use of GPUs is read."""
+def read_history(use: PrometheusOptions, demo: str | None, state: State, seconds: int) -> UseHistory:
+    """Read the history, or make up that of a sample fleet, with the shared GPUs of `state` marked.
 
-    prometheus: Annotated[
-        str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")
-    ] = None
-    prometheus_token_file: Annotated[
-        Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")
-    ] = None
+    Raises BadInput without either, SourceError.
+    """
+    refuse_several(("--prometheus", use.prometheus), ("--demo-fleet", demo))
+    if not (use.prometheus or demo):
+        raise BadInput(
+            "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
+        )
+    if use.prometheus_token_file and not use.prometheus:
+        raise BadInput("got --prometheus-token-file without --prometheus, wants both")
+    from app.cluster.usage_polling import PrometheusUse, shared_nodes
 
-    def history(self, demo: str | None, state: State, seconds: int) -> UseHistory:
-        """Read the history, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+    end = now().timestamp()
+    if not use.prometheus:
+        usages = {name: state.allocations.bound(name) for name in state.nodes}
+        return demo_history(state.nodes, usages, end, seconds)
+    knowledge = state.knowledge
+    source = PrometheusUse(use.prometheus, knowledge.dcgm, knowledge.usage_metrics, use.prometheus_token_file)
+    with show_progress(f"asking {source.origin}"):
+        history = asyncio.run(_read(source, end, seconds))
+    return with_sharing(history, shared_nodes(state.nodes))
 
-        Raises BadInput without either, SourceError.
-        """
-        refuse_several(("--prometheus", self.prometheus), ("--demo-fleet", demo))
-        if not (self.prometheus or demo):
-            raise BadInput(
-                "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
-            )
-        if self.prometheus_token_file and not self.prometheus:
-            raise BadInput("got --prometheus-token-file without --prometheus, wants both")
-        from app.cluster.usage_polling import PrometheusUse, shared_nodes
 
-        end = now().timestamp()
-        if not self.prometheus:
-            usages = {name: state.allocations.bound(name) for name in state.nodes}
-            return demo_history(state.nodes, usages, end, seconds)
-        knowledge = state.knowledge
-        source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, self.prometheus_token_file)
-        with show_progress(f"asking {source.origin}"):
-            history = asyncio.run(_read(source, end, seconds))
-        return with_sharing(history, shared_nodes(state.nodes))
+def read_idle_pods(use: PrometheusOptions, state: State) -> Mapping[str, float]:
+    """Give for how many seconds the pods of a fleet have been idle for certain.
 
-    def idle(self, state: State) -> Mapping[str, float]:
-        """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
-
-        Raises BadInput, SourceError.
-        """
-        given = self.prometheus or self.prometheus_token_file
-        return idle_pods(self.history(None, state, IDLE_LOOK_BACK)) if given else {}
+    Raises BadInput, SourceError.
+    """
+    return idle_pods(read_history(use, None, state, IDLE_LOOK_BACK))
 
 
 async def _read(source: "PrometheusUse", end: float, seconds: int) -> UseHistory:
@@ -106,30 +91,13 @@ async def _read(source: "PrometheusUse", end: float, seconds: int) -> UseHistory
 
 ROWS_SHOWN = 40
 SHARED = UseUnit.Share.value
-BYS = tuple(by.value for by in By)
 
 
-def usage(
-    *,
-    source: PrometheusOptions,
-    by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
-    since: Since = "7d",
-    fleet: Fleet,
-    output: Output = "text",
-) -> None:
-    """Show how the GPUs that pods hold were used: hours held, active share, memory peak, idle now and for how long.
-
-    Held is the time in which the DCGM exporter named the pod as the holder. Whole GPUs, MIG slices and shared GPUs are
-    rows of their own. What is not known is shown as unknown and never as idle: a share is of the time in which it was
-    known, and a GPU is idle only where the last hours are known without a gap. What several pods use at once is not
-    divided among them. With a fleet, its owners and its shared nodes are taken from there.
-    """
-    if by not in BYS:
-        raise BadInput(f"--by {by[:20]!r}: wants {in_words(BYS)}")
+def usage(*, source: PrometheusOptions, by: str, since: str, fleet: Fleet, output: str) -> None:
     seconds = read_since(since)
-    objects = fleet.read(needs_nodes=False) if fleet.given else []
+    objects = read(fleet, needs_nodes=False) if fleet.given else []
     state = state_of(objects)
-    history = source.history(fleet.demo_fleet, state, seconds)
+    history = read_history(source, fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
     report = usage_report(history, By(by), owners)
     show(report, output, lambda console: _show_usage(console, report))
