@@ -17,8 +17,6 @@ from app.cli.options import Fleet
 from app.cli.output import names_of, show, table_of
 from app.cli.source import load_of, read, state_of, telling
 from app.cluster.files import read_knowledge, shipped_policies
-from app.cluster.kubeconfig import Load
-from app.cluster.policy_watch import PolicyBook
 from app.explain.gpu_inventory import (
     DeviceRow,
     Inventory,
@@ -54,7 +52,7 @@ def inventory(*, fleet: Fleet, watch: bool, output: str) -> None:
         if not fleet.live or output != "text":
             raise BadInput("inventory --watch: wants a live cluster, and -o text")
         with contextlib.suppress(KeyboardInterrupt), telling(fleet):
-            asyncio.run(_watch(load_of(fleet)))
+            asyncio.run(_watch(fleet))
         return
     result = _take(state_of(read(fleet, optional=DRA)))
     show(result, output, lambda console: _show(console, result))
@@ -68,11 +66,11 @@ def _take(state: State) -> Inventory:
     return replace(units, devices=device_rows(state.nodes, cluster))
 
 
-async def _watch(load: Load) -> None:
+async def _watch(fleet: Fleet) -> None:
     from app.cluster.apiserver import ApiServer
 
     LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
-    async with ApiServer(load) as server:
+    async with ApiServer(load_of(fleet)) as server:
         await server.version()  # following tries for ever, in silence, where the first answer never comes
         await follow(server, Console(highlight=False), REDRAW_SECONDS)
 
@@ -83,6 +81,7 @@ async def follow(server: "ApiServer", console: Console, seconds: float) -> None:
     Raises the error that ends the following, such as ApiError.
     """
     from app.cluster.live import LiveCluster
+    from app.cluster.policy_watch import PolicyBook
     from app.telemetry.metrics import Metrics
 
     knowledge = read_knowledge()

@@ -16,7 +16,6 @@ from rich.markup import escape
 from app.admission.preview import Preview, preview, templates_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.explained_objects import as_pods
-from app.cli.image import read_images
 from app.cli.options import GovernedFleet
 from app.cli.output import show
 from app.cli.source import POLICY_KINDS, home_of, read_governed
@@ -49,6 +48,8 @@ def mutate(*, file: str, fleet: GovernedFleet, namespace: str | None, registry: 
         kinds = ", ".join(sorted({str(document.get("kind")) for document in objects})) or "it is empty"
         raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants one")
     if registry:
+        from app.cli.image import read_images
+
         read_images(state, [each.pod for one in objects for each in as_pods(one, namespace_of(one, where), workloads)])
     context, creating = ReviewContext(world_of(state, rules)), replace(world_of(state, rules), judges_creation=True)
     previews = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +15,6 @@ from app.cli.options import ClusterOptions, Fleet, GovernedFleet, PrometheusOpti
 from app.cli.output import show_progress
 from app.cluster.files import read_knowledge, read_snapshot_file
 from app.cluster.garbage_collection import without_garbage_collection
-from app.cluster.kubeconfig import Load, choose_context, find_cluster
 from app.cluster.snapshot import fill, read_partial_snapshot, read_snapshot
 from app.cluster.snapshot_policies import policies_or_last_good
 from app.demo.sample_fleets import demo_fleet
@@ -28,12 +27,17 @@ from app.values.json_members import Object
 from app.values.reasons import counted
 from app.world.state import State
 
+if TYPE_CHECKING:
+    from app.cluster.kubeconfig import Load
+
 _REFUSED = re.compile(r'(\S+) (?:"[^"]*" )?is forbidden: User "([^"]*)" cannot (\S+) resource')
 """The API server's words (k8s.io/apiserver pkg/endpoints/handlers/responsewriters/errors.go)."""
 
 
-def load_of(cluster: ClusterOptions) -> Load:
+def load_of(cluster: ClusterOptions) -> "Load":
     """Return what reads the configuration of a cluster. Raises BadInput."""
+    from app.cluster.kubeconfig import find_cluster
+
     return find_cluster(cluster.kubeconfig, cluster.context)
 
 
@@ -50,6 +54,8 @@ def telling(cluster: ClusterOptions) -> Iterator[None]:
 
 
 def _told(cluster: ClusterOptions, error: ApiError) -> str:
+    from app.cluster.kubeconfig import choose_context
+
     chosen = choose_context(cluster.kubeconfig, cluster.context)
     where = f"API server {chosen.server} ({chosen.where})"
     if error.status is None:
@@ -94,6 +100,8 @@ def home_of(fleet: Fleet, given: str | None, default: bool = False) -> str:
     """
     if given or not (fleet.live and (fleet.given or default)):
         return given or "default"
+    from app.cluster.kubeconfig import choose_context
+
     return choose_context(fleet.kubeconfig, fleet.context).namespace
 
 

@@ -21,10 +21,10 @@ COMMANDS = {
     "--help": (frozenset[str](), 12),
     **{f"{verb} --help": (frozenset({"pydantic"}), 12) for verb in VERBS},  # Typer imports it to read the word
     "policy lint": (FILES, 69),
-    "explain --demo -f {pod}": (FILES | {"re2"}, 210),
-    "inventory --demo": (FILES | {"re2"}, 170),
-    "mutate --demo -f {pod}": (FILES | {"re2"}, 190),
-    "doctor --demo": (FILES | {"re2"}, 210),
+    "explain --demo -f {pod}": (FILES | {"re2"}, 197),
+    "inventory --demo": (FILES | {"re2"}, 129),
+    "mutate --demo -f {pod}": (FILES | {"re2"}, 168),
+    "doctor --demo": (FILES | {"re2"}, 166),
 }
 """Command lines, those of the watched packages that each may import, and the most modules of ours."""
 POD = "{kind: Pod, apiVersion: v1, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"
