@@ -56,13 +56,6 @@ def explain(
     the newest of its pods that are Pending, or its pod template. Of what is not there yet: explain -f train.yaml, with
     Pods, workloads, their ResourceClaims and templates, Lists and several documents. Of a pod that has ended, how it
     did, such as UnexpectedAdmissionError; and where it would run if created again.
-
-    \b
-    Examples:
-      gpu-usher explain pod/train-0 -n team-a
-      gpu-usher explain deployment/train -n team-a
-      gpu-usher explain -f pod.yaml --demo -o wide
-      gpu-usher explain team-a/train-0 --url http://127.0.0.1:8081
     """
 
 
@@ -84,12 +77,6 @@ def doctor(
 
     Nothing is stored: a GPU pod is created by server-side dry run, if the kubeconfig's user may create pods. What the
     user may not read is reported as advice (NotLookedAt).
-
-    \b
-    Examples:
-      gpu-usher doctor --kubeconfig ~/.kube/config
-      gpu-usher doctor --snapshot now.json --strict
-      gpu-usher doctor --demo-fleet sick -o json
     """
 
 
@@ -104,12 +91,6 @@ def inventory(
     One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share, a HAMi
     vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod, and
     their node is Ready.
-
-    \b
-    Examples:
-      gpu-usher inventory --demo-fleet mixed
-      gpu-usher inventory --snapshot now.json -o yaml
-      gpu-usher inventory --kubeconfig ~/.kube/config --watch
     """
 
 
@@ -127,12 +108,6 @@ def usage(
     rows of their own. What is not known is shown as unknown and never as idle: a share is of the time in which it was
     known, and a GPU is idle only where the last hours are known without a gap. What several pods use at once is not
     divided among them. With a fleet, its owners and its shared nodes are taken from there.
-
-    \b
-    Examples:
-      gpu-usher usage --demo --by product
-      gpu-usher usage --prometheus http://127.0.0.1:9090 --by owner --since 4w
-      gpu-usher usage --prometheus http://127.0.0.1:9090 -o json
     """
 
 
@@ -149,13 +124,6 @@ def mutate(
 
     Stdout has the objects as they would be admitted, as YAML for kubectl, or with --diff what changes; stderr has what
     was done and the messages to the user. Objects of other kinds pass through. Exit 1 if one is denied.
-
-    \b
-    Examples:
-      gpu-usher mutate -f pod.yaml --demo --diff
-      gpu-usher mutate -f train.yaml --snapshot now.json -o json
-      gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --policies policies/ | kubectl apply -f -
-      gpu-usher mutate -f train.yaml --kubeconfig ~/.kube/config --registry
     """
 
 
@@ -168,11 +136,6 @@ def image(
     """Show what an image carries about CUDA, read from its registry, and on which nodes a pod of it with one GPU fits.
 
     Credentials are those in the files of docker or podman.
-
-    \b
-    Examples:
-      gpu-usher image nvcr.io/nvidia/pytorch:25.06-py3 --kubeconfig ~/.kube/config
-      gpu-usher image docker.io/vllm/vllm-openai:v0.11.0 --kubeconfig ~/.kube/config -o json
     """
 
 
@@ -189,11 +152,6 @@ def plan_driver(
     minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first. The
     others are assumed to be cordoned, so that no pod is evicted twice; pods without a place until then are named.
     Taints, CPU and memory are left to the scheduler. Exit 1 if pods are left that no node of the fleet can serve.
-
-    \b
-    Examples:
-      gpu-usher plan driver --nodes nvidia.com/gpu.product=Tesla-T4 --to 580.65.06 --snapshot now.json
-      gpu-usher plan driver --to 535.104.05 --demo-fleet mixed -o json
     """
 
 
@@ -213,11 +171,6 @@ def plan_relayout(
     the slices are nvidia.com/gpu, else nvidia.com/mig-*. Fragmentation is the share of the free memory slices that the
     next pod is expected not to be able to use, by the mix that all pods request. Exit 1 if a node cannot have the
     layout.
-
-    \b
-    Examples:
-      gpu-usher plan relayout --nodes nvidia.com/mig.capable=true --layout all-1g.10gb --snapshot now.json
-      gpu-usher plan relayout --layout 3g.40gb:2 --demo-fleet mixed -o yaml
     """
 
 
@@ -234,12 +187,6 @@ def plan_mig(
     those with less memory come first, and no more GPUs than needed, so that others keep their layout. What those pods
     leave of a GPU becomes slices in the mix that all pods request, running ones included. Nodes must use MIG strategy
     mixed. Exit 1 if pods stay without a slice.
-
-    \b
-    Examples:
-      gpu-usher plan mig --snapshot now.json > mig-parted-config.yaml
-      gpu-usher plan mig --demo-fleet mig
-      gpu-usher plan mig --nodes pool=mig --kubeconfig ~/.kube/config -o json
     """
 
 
@@ -260,12 +207,6 @@ def plan_repack(
     one is preferred that loses the fewest GPU-hours: those that the pods have run since their start (status.startTime),
     as their checkpoints are unknown; an unknown start counts as the longest. With few moves the search is exact; else
     it is greedy, and says so. Exit 1 if there is no such plan.
-
-    \b
-    Examples:
-      gpu-usher plan repack --free places --snapshot now.json
-      gpu-usher plan repack --free node --nodes pool=a100 --moves 3 --kubeconfig ~/.kube/config -o json
-      gpu-usher plan repack --demo-fleet weekday
     """
 
 
@@ -283,11 +224,6 @@ def plan_right_size(
     where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the whole GPU. Another
     product is not proposed. Each patch was tried: admission, the filters and kube-scheduler's checks leave every pod a
     node. Nothing is written.
-
-    \b
-    Examples:
-      gpu-usher plan right-size --demo-fleet weekday
-      gpu-usher plan right-size --prometheus http://127.0.0.1:9090 --since 4w
     """
 
 
@@ -303,11 +239,6 @@ def plan_node_template(
     It is printed as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
     Autoscaler (tags), so that a group without nodes is known to fit. A fleet is not needed; with one, admission adds
     tolerations of the taints of its nodes. Exit 1 if no product fits.
-
-    \b
-    Examples:
-      gpu-usher plan node-template -f pod.yaml
-      gpu-usher plan node-template -f train.yaml --policies policies/ -o json
     """
 
 
@@ -324,11 +255,6 @@ def plan_claims(
     has a MIG slice that is called nvidia.com/gpu. The nodes with the fewest pods come first, and only nodes that have
     moved take the evicted pods. The way back is to switch the field off and to create the pods anew; a node is drained
     for it as well. Exit 1 if a node cannot move.
-
-    \b
-    Examples:
-      gpu-usher plan claims --nodes nvidia.com/gpu.product=Tesla-T4 --snapshot now.json
-      gpu-usher plan claims --demo-fleet weekday -o json
     """
 
 
@@ -346,9 +272,4 @@ def plan_claim_templates(
     They are for the Pods and workloads of the files, or without files for those of the fleet. The policy field
     admission.convertToClaims has admission use them. Their names depend on their content alone: pods of one namespace
     with equal needs share one, and writing them again changes nothing. Pods that have no equivalent are comments.
-
-    \b
-    Examples:
-      gpu-usher plan claim-templates --snapshot now.json | kubectl apply -f -
-      gpu-usher plan claim-templates -f pod.yaml -n team-a
     """

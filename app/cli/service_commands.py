@@ -34,14 +34,7 @@ def answers() -> list[str]:
 
 
 def serve(*, settings: Settings) -> None:
-    """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot.
-
-    \b
-    Examples:
-      gpu-usher serve --demo
-      gpu-usher serve --snapshot now.json --policies policies/ --port 9443
-      gpu-usher serve --kubeconfig ~/.kube/config --role admission --shadow
-    """
+    """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
 
 
 def policy_lint(
@@ -50,13 +43,7 @@ def policy_lint(
     ] = None,
     output: Output = "text",
 ) -> None:
-    """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy.
-
-    \b
-    Examples:
-      gpu-usher policy lint policies/
-      gpu-usher policy lint
-    """
+    """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
 
 
 def policy_test(
@@ -65,13 +52,7 @@ def policy_test(
     ] = None,
     output: Annotated[str, output_of(*FORMATS, "junit")] = "text",
 ) -> None:
-    """Run the policy cases, each a pod, some nodes and the expected result, and name the rules without a case.
-
-    \b
-    Examples:
-      gpu-usher policy test policies/
-      gpu-usher policy test policies/ -o junit > cases.xml
-    """
+    """Run the policy cases, each a pod, some nodes and the expected result, and name the rules without a case."""
 
 
 def policy_diff(
@@ -98,12 +79,6 @@ def policy_diff(
     deploy/overlays/production | gpu-usher policy diff policies - --kubeconfig FILE
 
     With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
-
-    \b
-    Examples:
-      gpu-usher policy diff policies/ edited/ --snapshot now.json
-      gpu-usher policy diff policies/ edited/ --demo-fleet mixed --limit 3
-      gpu-usher policy diff policies/ edited/ --decisions decisions.log -o json
     """
 
 
@@ -123,11 +98,6 @@ def policy_replay(
     The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
     gpu-usher, would have decided. For a log of `serve --demo` or `--snapshot` give --recount. Lines are decided in
     their order, because memory of shared GPUs is promised from one to the next.
-
-    \b
-    Examples:
-      gpu-usher policy replay decisions.log --snapshot now.json --policies edited/ -o json
-      gpu-usher policy replay decisions.log --demo-fleet mixed --recount
     """
 
 
@@ -137,11 +107,6 @@ def export_admission_policies(policies: Policies = None) -> None:
     A ValidatingAdmissionPolicy refuses pods that take GPUs which they did not request, and privileged ones; a
     MutatingAdmissionPolicy (Kubernetes 1.36 and newer) copies requests of GPUs to limits. Both only where the policies
     enforce it for every pod. All other rules are left to gpu-usher.
-
-    \b
-    Examples:
-      gpu-usher export admission-policies
-      gpu-usher export admission-policies --policies policies/ | kubectl apply --server-side -f -
     """
 
 
@@ -162,14 +127,7 @@ def schema(
         ),
     ] = None,
 ) -> None:
-    """Print the JSON Schema of GPUPolicy documents, for editors, or another text generated from the same models.
-
-    \b
-    Examples:
-      gpu-usher schema > policies/schema/gpupolicy.json
-      gpu-usher schema --crd | kubectl apply -f -
-      gpu-usher schema --answer plan-driver
-    """
+    """Print the JSON Schema of GPUPolicy documents, for editors, or another text generated from the same models."""
 
 
 def scheduler_config(
@@ -197,14 +155,7 @@ def scheduler_config(
     check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
     output: Output = "text",
 ) -> None:
-    """Write the scheduler's configuration, with the reason of every field, or check an existing one.
-
-    \b
-    Examples:
-      gpu-usher scheduler-config --ca certs/ca.crt > scheduler.yaml
-      gpu-usher scheduler-config --verify scheduler.yaml --snapshot now.json
-      gpu-usher scheduler-config --for default --ca certs/ca.crt --kubeconfig ~/.kube/config
-    """
+    """Write the scheduler's configuration, with the reason of every field, or check an existing one."""
 
 
 def certs_issue(
@@ -215,13 +166,7 @@ def certs_issue(
     service: Annotated[str, typer.Option(help="Name of the Service.")] = "gpu-usher",
     output: Output = "text",
 ) -> None:
-    """Issue a CA and a certificate in a directory, unless those there are valid and not due for renewal.
-
-    \b
-    Examples:
-      gpu-usher certs issue
-      gpu-usher certs issue --certs certs --name gpu-usher.example.com -o json
-    """
+    """Issue a CA and a certificate in a directory, unless those there are valid and not due for renewal."""
 
 
 def certs_rotate(
@@ -230,13 +175,7 @@ def certs_rotate(
     cluster: ClusterOptions,
     namespace: OwnNamespace = "gpu-usher",
 ) -> None:
-    """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped.
-
-    \b
-    Examples:
-      gpu-usher certs rotate --certs certs
-      gpu-usher certs rotate --kubeconfig ~/.kube/config
-    """
+    """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
 
 
 def certs_show(
@@ -251,14 +190,7 @@ def certs_show(
     namespace: OwnNamespace = "gpu-usher",
     output: Output = "text",
 ) -> None:
-    """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched.
-
-    \b
-    Examples:
-      gpu-usher certs show
-      gpu-usher certs show --url https://127.0.0.1:8443 --ca certs/ca.crt
-      gpu-usher certs show --secret gpu-usher-tls --kubeconfig ~/.kube/config -o json
-    """
+    """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched."""
 
 
 def certs_controller(
@@ -272,13 +204,7 @@ def certs_controller(
     wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = 60.0,
     probe_port: ProbePort = None,
 ) -> None:
-    """Keep the CA, the certificate and the webhooks' caBundle of a cluster.
-
-    \b
-    Examples:
-      gpu-usher certs controller
-      gpu-usher certs controller --kubeconfig ~/.kube/config --name 127.0.0.1
-    """
+    """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
 
 
 def claims_controller(
@@ -292,9 +218,4 @@ def claims_controller(
 
     It makes templates in the namespaces where its account may, and changes and deletes nothing. The first pods of a
     workload are admitted as they are, and those that are created after its template claim.
-
-    \b
-    Examples:
-      gpu-usher claims-controller --kubeconfig ~/.kube/config
-      gpu-usher claims-controller --kubeconfig ~/.kube/config --turn-seconds 5 --probe-port 8080
     """

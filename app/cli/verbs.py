@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -19,6 +20,7 @@ from app.cli import fleet_commands as fleet
 from app.cli import service_commands as service
 from app.demo.notation import DEFAULT
 
+EXAMPLES = Path(__file__).with_name("examples.txt").read_text("utf-8").splitlines()
 ERRORS = (
     "2: bad input; stderr says what was found and what is wanted. "
     "3: internal error, or a cluster or service that does not answer."
@@ -41,6 +43,13 @@ class VerbRow:
         module, _, name = self.work.partition(":")
         work: Function = getattr(import_module(f"app.cli.{module}"), name)
         return work
+
+
+def epilog(words: str, row: VerbRow) -> str:
+    """Return what follows the options in the help of a verb; click does not wrap the lines after a backspace."""
+    examples = (f"  {line}" for line in EXAMPLES if f"{line} ".startswith(f"gpu-usher {words} "))
+    fails = f"1: {row.fails}. " * bool(row.fails)
+    return "\n".join(("\b", "Examples:", *examples, "", f"Exit codes: 0: fine. {fails}{ERRORS}"))
 
 
 def expand_demo(args: list[str]) -> list[str]:
@@ -206,12 +215,11 @@ def _add_verbs() -> None:
                 cls=VerbGroup, rich_markup_mode=None, help=GROUPS[group], short_help=GROUPS[group]
             )
             app.add_typer(groups[group], name=group, context_settings=SETTINGS)
-        fails = f"1: {row.fails}. " * bool(row.fails)
         groups[group].command(
             name,
             cls=Verb,
             short_help=" ".join((row.declared.__doc__ or "").partition("\n\n")[0].split()),
-            epilog=f"Exit codes: 0: fine. {fails}{ERRORS}",
+            epilog=epilog(words, row),
             context_settings=SETTINGS,
         )(with_records(row))
 

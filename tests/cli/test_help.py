@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from app.cli.claims import TURN_SECONDS
 from app.cli.fleet_commands import FREED, ROWS
+from app.cli.verbs import EXAMPLES as LINES
 from app.cli.verbs import VERBS, app
 from app.cluster.files import shipped_policies
 from app.demo.sample_fleets import demo_fleet
@@ -29,12 +30,7 @@ from tests.builders import pod
 from tests.cli.commands import every, output_of, root
 
 RUN = CliRunner()
-EXAMPLES = [
-    (name, line.strip())
-    for name, row in VERBS.items()
-    for line in (row.declared.__doc__ or "").splitlines()
-    if line.startswith("      gpu-usher ")
-]
+EXAMPLES = [(name, line) for name in VERBS for line in LINES if f"{line} ".startswith(f"gpu-usher {name} ")]
 ELSEWHERE = (
     "--kubeconfig",
     "--url",
