@@ -27,7 +27,7 @@ COMMANDS = {
     "doctor --demo": (FILES | {"re2"}, 166),
 }
 """Command lines, those of the watched packages that each may import, and the most modules of ours."""
-POD = "{kind: Pod, apiVersion: v1, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"
+POD = "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}"
 PROGRAM = """
 import atexit, sys
 from app.cli.main import main
@@ -47,5 +47,6 @@ def test_command_imports_what_it_uses(words: str, tmp_path: Path) -> None:
 
     imported = done.stderr.splitlines()[-1].split()
     assert "Traceback" not in done.stderr
+    assert "error:" not in done.stderr
     assert {name.partition(".")[0] for name in imported} & WATCHED <= packages
     assert sum(name.partition(".")[0] == "app" for name in imported) <= most
