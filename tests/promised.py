@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.cli.verbs import FAILS, VERBS
+from app.cli.verbs import VERBS
 from app.kube.pods import PREFIX
 from app.policy.annotations import ANNOTATIONS
 from app.policy.schema import custom_resource_definition
@@ -65,8 +65,8 @@ def commands() -> Iterator[str]:
         for parameter in command.params:
             yield from (f"setting {name} {option}" for option in (*parameter.opts, *parameter.secondary_opts))
             yield from (f"setting {variable}" for variable in _variables(parameter.envvar))
-    for verb in VERBS:
-        yield f"exit {verb} 1: {FAILS.get(verb, 'none')}"
+    for verb, row in VERBS.items():
+        yield f"exit {verb} 1: {row.fails or 'none'}"
     yield "exit any 2: bad input"
 
 

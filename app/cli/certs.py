@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.output import Output, show
-from app.cli.probes import ProbePort, run_controller
-from app.cli.source import ClusterOptions, OwnNamespace, refuse_several
+from app.cli.options import ClusterOptions, refuse_several
+from app.cli.output import show
+from app.cli.probes import run_controller
+from app.cli.source import load_of, telling
 from app.cluster.apiserver import MERGE, ApiServer, read_object
 from app.telemetry.logs import now
 from app.tls.authority import LOCAL_NAMES, service_names
-from app.tls.ca_rotation import WAIT_SECONDS
 from app.tls.certificate_report import CertificateTexts, DescribedCertificate, describe, problems
 from app.tls.controller import ROTATE, Controller, Names
 from app.tls.pem import read_bundle, read_certificate, read_file
@@ -41,56 +41,39 @@ class CertificateCheck:
     problems: tuple[str, ...]
 
 
-def issue(
-    *,
-    folder: Folder = Path("certs"),
-    name: Annotated[list[str] | None, typer.Option(help="DNS name or address besides those of the Service.")] = None,
-    namespace: OwnNamespace = "gpu-usher",
-    service: Annotated[str, typer.Option(help="Name of the Service.")] = "gpu-usher",
-    output: Output = "text",
-) -> None:
-    """Issue a CA and a certificate in a directory, unless those there are valid and not due for renewal."""
+def issue(*, folder: Path, name: list[str] | None, namespace: str, service: str, output: str) -> None:
     names = (*LOCAL_NAMES, *service_names(service, namespace), *(name or ()))
     issue_if_needed(folder, now(), tuple(dict.fromkeys(names)))
     _show(_files(folder), None, output)
 
 
-def rotate(
-    *,
-    folder: Annotated[Path | None, typer.Option("--certs", help="Rotate in a directory, not in a cluster.")] = None,
-    cluster: ClusterOptions,
-    namespace: OwnNamespace = "gpu-usher",
-) -> None:
-    """Make a new CA now: both are trusted, after a minute the new one signs, after a week the old one is dropped."""
+def rotate(*, folder: Path | None, cluster: ClusterOptions, namespace: str) -> None:
     refuse_several(("--certs", folder), ("--kubeconfig or --context", cluster.given))
     if folder is not None:
         issue_if_needed(folder, now(), rotate=True)
         print(f"{folder}/ca.crt has a new CA beside the old; `serve`, or `certs issue` after a minute, does the rest")
         return
-    load, change = cluster.load(), {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}
+    load, change = load_of(cluster), {"metadata": {"annotations": {ROTATE: now().isoformat(timespec="seconds")}}}
 
     async def request() -> None:
         async with ApiServer(load) as server:
             await server.patch(Names(namespace).secret("ca"), change, MERGE)
 
-    with cluster.telling():
+    with telling(cluster):
         asyncio.run(request())
     print("requested: the controller creates a new CA within seconds; see `certs show --secret gpu-usher-tls`")
 
 
 def show_(
     *,
-    folder: Annotated[
-        Path | None, typer.Option("--certs", help="Directory with ca.crt and tls.crt; certs by default.")
-    ] = None,
-    secret: Annotated[str | None, typer.Option(help="A Secret of the namespace, such as gpu-usher-tls.")] = None,
-    url: Annotated[str | None, typer.Option(help="An https address; --ca names the trusted CAs.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="CAs that clients trust; else the ca.crt beside it.")] = None,
+    folder: Path | None,
+    secret: str | None,
+    url: str | None,
+    ca: Path | None,
     cluster: ClusterOptions,
-    namespace: OwnNamespace = "gpu-usher",
-    output: Output = "text",
+    namespace: str,
+    output: str,
 ) -> None:
-    """Show dates, names and signer of a directory, a Secret or an address; exit 1 if expired or mismatched."""
     refuse_several(("--certs", folder), ("--secret", secret), ("--url", url))
     if cluster.given and not secret:
         raise BadInput("certs show: got --kubeconfig or --context without --secret, wants the name of a Secret too")
@@ -109,16 +92,13 @@ def show_(
 def controller(
     *,
     cluster: ClusterOptions,
-    namespace: OwnNamespace = "gpu-usher",
-    service: Annotated[str, typer.Option(help="Name of the Service that the webhooks call.")] = "gpu-usher",
-    name: Annotated[
-        list[str] | None, typer.Option(help="Another name or address, such as 127.0.0.1 of a sidecar.")
-    ] = None,
-    wait_seconds: Annotated[float, typer.Option(help="How long a new CA is published before it signs.")] = WAIT_SECONDS,
-    probe_port: ProbePort = None,
+    namespace: str,
+    service: str,
+    name: list[str] | None,
+    wait_seconds: float,
+    probe_port: int | None,
 ) -> None:
-    """Keep the CA, the certificate and the webhooks' caBundle of a cluster."""
-    server = ApiServer(cluster.load())
+    server = ApiServer(load_of(cluster))
     names = Names(namespace, service, tuple(name or ()))
     keeper = Controller(server, names, now, wait_seconds=wait_seconds)
     run_controller(keeper, server, probe_port)
@@ -131,8 +111,8 @@ def _files(folder: Path) -> CertificateTexts:
 
 def _secret(cluster: ClusterOptions, namespace: str, name: str) -> CertificateTexts:
     path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
-    with cluster.telling():
-        secret = asyncio.run(read_object(cluster.load(), path))
+    with telling(cluster):
+        secret = asyncio.run(read_object(load_of(cluster), path))
     if secret is None:
         raise ApiError(404, f"Secret {namespace}/{name} is not there, wants one of type kubernetes.io/tls")
     try:

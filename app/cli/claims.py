@@ -9,28 +9,17 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from app import __version__
 from app.admission.claim_template import TEMPLATE_KIND, in_version
 from app.admission.preview import templates_of_new_object, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
+from app.cli.options import ClusterOptions, GovernedFleet
 from app.cli.output import names_of
-from app.cli.probes import ProbePort, run_controller
-from app.cli.source import (
-    POLICY_KINDS,
-    ClusterOptions,
-    GovernedFleet,
-    Namespace,
-    Objects,
-    Policies,
-    policies_in,
-    read_live,
-    state_of,
-)
+from app.cli.probes import run_controller
+from app.cli.source import POLICY_KINDS, Objects, govern, home_of, load_of, policies_in, read, read_live, state_of
 from app.cluster.apiserver import ApiServer
 from app.explain.explanation import templates_as_yaml
 from app.kube.api_kinds import DRA, FLEET
@@ -157,19 +146,8 @@ class TemplateKeeper:
         event("template created", namespace=where, template=name)
 
 
-def controller(
-    *,
-    cluster: ClusterOptions,
-    policies: Policies = None,
-    turn_seconds: Annotated[float, typer.Option(help="Seconds between two readings of the cluster.")] = TURN_SECONDS,
-    probe_port: ProbePort = None,
-) -> None:
-    """Make the ResourceClaimTemplates that pods need where a policy has admission.convertToClaims.
-
-    It makes templates in the namespaces where its account may, and changes and deletes nothing. The first pods of a
-    workload are admitted as they are, and those that are created after its template claim.
-    """
-    server = ApiServer(cluster.load())
+def controller(*, cluster: ClusterOptions, policies: Path | None, turn_seconds: float, probe_port: int | None) -> None:
+    server = ApiServer(load_of(cluster))
 
     def read() -> Objects:
         return read_live(cluster, FLEET, (*DRA, *POLICY_KINDS))
@@ -177,24 +155,10 @@ def controller(
     run_controller(TemplateKeeper(read, server, policies, turn_seconds), server, probe_port)
 
 
-def claim_templates(
-    *,
-    files: Annotated[
-        list[str] | None,
-        typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin."),
-    ] = None,
-    fleet: GovernedFleet,
-    namespace: Namespace = None,
-) -> None:
-    """Write the ResourceClaimTemplates with which GPU pods claim their GPUs through DRA, for kubectl apply.
-
-    They are for the Pods and workloads of the files, or without files for those of the fleet. The policy field
-    admission.convertToClaims has admission use them. Their names depend on their content alone: pods of one namespace
-    with equal needs share one, and writing them again changes nothing. Pods that have no equivalent are comments.
-    """
-    where = fleet.namespace(namespace, default=not files)
-    objects = fleet.read(needs_nodes=False) if fleet.given or not files else []
-    _, state, rules = fleet.govern(objects)
+def claim_templates(*, files: list[str] | None, fleet: GovernedFleet, namespace: str | None) -> None:
+    where = home_of(fleet, namespace, default=not files)
+    objects = read(fleet, needs_nodes=False) if fleet.given or not files else []
+    _, state, rules = govern(fleet, objects)
     asking = [document for file in files or () for document in read_file(file)] if files else objects
     templates = templates_for(asking, where, state, rules)
     print(templates.text(state.devices.dra.served_version), end="")

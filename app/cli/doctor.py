@@ -2,31 +2,22 @@
 """`gpu-usher doctor`: shows what is wrong with a fleet or a live cluster, and what to do about it."""
 
 import asyncio
-import base64
 import datetime as dt
-import re
-import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from app.admission.reviewed_pod import has_our_scheduler
-from app.cli.doctor_survey import SECRET, ClusterObjects, survey_cluster, try_gpu_pod
-from app.cli.output import Output, names_of, show, show_progress
-from app.cli.scheduler_config import configuration_findings, read_configuration, scheduler_names
-from app.cli.source import ClusterOptions, Fleet, OwnNamespace, state_of
-from app.cli.usage import PrometheusOptions
-from app.cluster.kubeconfig import Load
-from app.cluster.snapshot import SNAPSHOT_KINDS, fill
+from app.cli.options import Fleet, PrometheusOptions
+from app.cli.output import names_of, show, show_progress
+from app.cli.source import idle_in, load_of, read, state_of
 from app.cluster.snapshot_policies import policies_or_last_good
-from app.doctor.cluster_checks import examine_cluster
-from app.doctor.cluster_objects import Certificate, ExaminedCluster, SlippedReport, asks_for_gpus
+from app.doctor.cluster_objects import ExaminedCluster
 from app.doctor.device_checks import examine_devices
 from app.doctor.extender_need import ExtenderNeed, extender_need, kinds_of_pods, need_record
 from app.doctor.fleet_checks import Finding, FindingLevel, advice, by_urgency, examine, problem
@@ -41,9 +32,7 @@ from app.doctor.held_gpus import (
 from app.doctor.node_states import NOT_READY, examine_node_states, is_outage, read_ages
 from app.doctor.operand_checks import examine_runtime_classes
 from app.doctor.replica_checks import registries_that_are_silent
-from app.doctor.webhook_checks import GUARD, Webhook, pod_to_try, webhooks
-from app.explain.explanation import GangVerdict
-from app.explain.gang_placement import gang_verdict
+from app.doctor.webhook_checks import GUARD, webhooks
 from app.knowledge.gpu_resources import Families
 from app.knowledge.tables import Knowledge
 from app.kube.pods import read_pod
@@ -54,101 +43,17 @@ from app.policy.load import MOUNTED
 from app.settings import Settings
 from app.telemetry.logs import now
 from app.values.computations import finish
-from app.values.errors import ApiError, BadInput, PolicyError
+from app.values.errors import BadInput, PolicyError
 from app.values.reasons import counted
 from app.world.scheduling_groups import gang_of_pod
 from app.world.state import State
 from app.world.world import World, world_of
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+if TYPE_CHECKING:
+    from app.explain.explanation import GangVerdict
+
 SCHEDULER_MAP, SCHEDULER_KEY = "gpu-usher-scheduler", "config.yaml"
 """Names in deploy/components/second-scheduler and deploy/base."""
-_HOST = re.compile(r"urlPrefix:[\s\"']*https?://([^/:\s\"']+)", re.ASCII)
-"""The host of an extender's URL in a KubeSchedulerConfiguration."""
-
-
-def examine_live(
-    load: Load, cluster: ExaminedCluster, survey: ClusterObjects, namespace: str, config: Path | None
-) -> list[Finding]:
-    """Run the checks of a live cluster, with a GPU pod by dry run, and of its scheduler's configuration.
-
-    Raises BadInput for an unreadable file.
-    """
-    hosts = tuple(
-        host for _, text in _configurations(survey.objects.get("ConfigMap", ()), config) for host in _HOST.findall(text)
-    )
-    cluster = replace(
-        cluster,
-        refused=dict(survey.refused),
-        version=survey.version,
-        ahead_seconds=survey.ahead_seconds,
-        rules=None if survey.rules is None else tuple(survey.rules),
-        namespace=namespace,
-        extender_hosts=hosts,
-    )
-    certificates = tuple(_certificates(cluster, survey, now()))
-    slipped = tuple(_slipped(survey, cluster.world))
-    tried = asyncio.run(try_gpu_pod(load, *pod_to_try(cluster)))
-    return list(examine_cluster(replace(cluster, certificates=certificates, slipped=slipped, tried=tried)))
-
-
-def _certificates(cluster: ExaminedCluster, survey: ClusterObjects, now: dt.datetime) -> Iterator[Certificate]:
-    """Yield the certificate of each of our webhooks, checked as the API server would: names, dates, CA."""
-    for webhook in webhooks(cluster):
-        client = webhook.spec.get("clientConfig") or {}
-        bundle = _decoded(client.get("caBundle"))
-        if not webhook.ours or not bundle:
-            continue
-        service = client.get("service") or {}
-        if url := client.get("url"):
-            if (fetched := _fetch_certificate(webhook, url, bundle, now)) is not None:
-                yield fetched
-        elif survey.certificate:
-            server_name = f"{service.get('name')}.{service.get('namespace')}.svc"
-            yield _check_certificate(
-                webhook, f"Secret {SECRET}", _decoded(survey.certificate), bundle, server_name, now
-            )
-        elif not any(name.startswith("Secret") for name in survey.refused):
-            yield Certificate(webhook.shown, 0.0, "", (f"Secret {cluster.namespace}/{SECRET} holds no certificate",))
-
-
-def _decoded(text: str | None) -> bytes:
-    """Decode base64; anything else counts as empty."""
-    try:
-        return base64.b64decode(text or "")
-    except ValueError:
-        return b""
-
-
-def _fetch_certificate(webhook: Webhook, url: str, bundle: bytes, now: dt.datetime) -> Certificate | None:
-    """Fetch the certificate of a webhook's URL, and check it; None for a URL that only the API server can reach."""
-    from app.cli.certs import ADDRESS_SECONDS
-
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        pem = ssl.get_server_certificate((host, parts.port or 443), timeout=ADDRESS_SECONDS)
-    except (OSError, ValueError) as error:
-        if host in LOOPBACK:  # that of the API server, which need not be this machine's
-            return None
-        return Certificate(webhook.shown, 0.0, "", (f"{url}: {error}",))
-    return _check_certificate(webhook, parts.netloc, pem.encode(), bundle, parts.hostname or "", now)
-
-
-def _check_certificate(
-    webhook: Webhook, where: str, pem: bytes, bundle: bytes, server_name: str, now: dt.datetime
-) -> Certificate:
-    from app.tls.certificate_report import CertificateTexts, problems
-    from app.tls.pem import read_certificate
-
-    try:
-        leaf = read_certificate(pem)
-        found_problems = tuple(problems(CertificateTexts(pem, None, bundle), now, server_name))
-    except ValueError as error:
-        return Certificate(f"{webhook.shown} ({where})", 0.0, "", (f"no certificate: {error}",))
-    begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-    spent_share = (now - begins) / (ends - begins) if ends > begins else 1.0
-    return Certificate(f"{webhook.shown} ({where})", spent_share, f"{ends:%Y-%m-%d %H:%M}Z", found_problems)
 
 
 def examined_policies(
@@ -194,27 +99,6 @@ def _silent_since(prometheus: str) -> dict[str, str]:
     return {name: f"{now() - dt.timedelta(seconds=age):%Y-%m-%d %H:%M}Z" for name, age in silence.items()}
 
 
-def _slipped(survey: ClusterObjects, world: World) -> Iterator[SlippedReport]:
-    """Yield the running GPU pods that are unadmitted or misplaced, judged as the service does."""
-    from app.cluster.slipped_pods import slip_of
-
-    state = world.state
-    for document in survey.objects.get("Pod", ()):
-        metadata: dict[str, Any] = document.get("metadata") or {}
-        usage = state.allocations.get(metadata.get("uid", ""))
-        node = state.nodes.get(usage.node) if usage is not None and usage.bound else None
-        if node is None:
-            continue
-        try:
-            slipped_pod = slip_of(read_pod(document), node, world)
-        except BadInput:
-            continue  # not readable as a Pod of today's API; it runs
-        if slipped_pod is not None:
-            yield SlippedReport(
-                f"{metadata.get('namespace')}/{metadata.get('name')}", slipped_pod.kind, slipped_pod.reason
-            )
-
-
 def examine_scheduler(
     config_maps: Iterable[Mapping[str, Any]], state: State, policies: PolicySet, config: Path | None
 ) -> list[Finding]:
@@ -222,6 +106,8 @@ def examine_scheduler(
 
     Raises BadInput for an unreadable file.
     """
+    from app.cli.scheduler_config import configuration_findings, scheduler_names
+
     for file, text in _configurations(config_maps, config):
         try:
             remarks = configuration_findings(file, text, state, scheduler_names(policies))
@@ -237,6 +123,8 @@ def examine_scheduler(
 
 def _configurations(config_maps: Iterable[Mapping[str, Any]], config: Path | None) -> Iterator[tuple[str, str]]:
     if config is not None:
+        from app.cli.scheduler_config import read_configuration
+
         yield str(config), read_configuration("--scheduler-config", config)
     for item in config_maps:
         if item["metadata"]["name"] == SCHEDULER_MAP and SCHEDULER_KEY in (item.get("data") or {}):
@@ -250,44 +138,41 @@ COLOUR = {FindingLevel.Problem: "red", FindingLevel.Advice: "yellow"}
 def doctor(
     *,
     fleet: Fleet,
-    prometheus: Annotated[str | None, typer.Option(help="A Prometheus with DCGM's metrics.")] = None,
-    dcgm_exporters: Annotated[
-        list[str] | None, typer.Option(help="URLs of DCGM exporters instead of a Prometheus.")
-    ] = None,
-    scheduler_config: Annotated[
-        Path | None, typer.Option(help="The scheduler's configuration; else ConfigMap gpu-usher-scheduler.")
-    ] = None,
-    namespace: OwnNamespace = "gpu-usher",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for advice too.")] = False,
-    output: Output = "text",
+    prometheus: str | None,
+    dcgm_exporters: list[str] | None,
+    scheduler_config: Path | None,
+    namespace: str,
+    strict: bool,
+    output: str,
 ) -> None:
-    """Examine every node, and of a live cluster what GPU pods depend on; exit 1 if something hurts pods now.
-
-    Nothing is stored: a GPU pod is created by server-side dry run, if the kubeconfig's user may create pods. What the
-    user may not read is reported as advice (NotLookedAt).
-    """
     if scheduler_config and not fleet.live:
         raise BadInput("--scheduler-config: wants --kubeconfig; without a cluster, scheduler-config --verify checks it")
     # A live cluster is read by the survey, which continues if one kind may not be read.
-    objects = [] if fleet.live else fleet.read()
+    objects = [] if fleet.live else read(fleet)
     state = state_of(objects)
-    survey = _survey(fleet, namespace, state) if fleet.live else None
-    read = {} if survey is None else {kind: tuple(items) for kind, items in survey.objects.items()}
-    pods = [document for document in objects if document.get("kind") == "Pod"] + list(read.get("Pod", ()))
+    survey = None
+    if fleet.live:
+        from app.cli.doctor_survey import examine_live, survey_for_doctor  # a fleet without a cluster has none of it
+
+        survey = survey_for_doctor(fleet, namespace, state)
+    listed = {} if survey is None else {kind: tuple(items) for kind, items in survey.objects.items()}
+    pods = [document for document in objects if document.get("kind") == "Pod"] + list(listed.get("Pod", ()))
     nodes = tuple(state.nodes.values())
-    idle = PrometheusOptions(prometheus).idle(state)
+    idle = idle_in(PrometheusOptions(prometheus), state)
     silent_since = _silent_since(prometheus) if prometheus else {}
     with show_progress(f"examining {counted(len(nodes), 'node')}"):
-        stored = [{"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in read.get(kind, ())] or objects
+        stored = [
+            {"kind": kind, **one} for kind in ("ConfigMap", "GPUPolicy") for one in listed.get(kind, ())
+        ] or objects
         policies, unreadable = examined_policies(stored, state.knowledge, namespace, now())
         cluster = ExaminedCluster(
             world_of(state, policies),
-            read,
+            listed,
             health=_health(
                 Settings(prometheus=prometheus, dcgm_exporters=tuple(dcgm_exporters or ())), state.knowledge
             ),
             now=now().timestamp(),
-            since=read_ages(read.get("Node", ()) or objects),
+            since=read_ages(listed.get("Node", ()) or objects),
         )
         cluster = with_pods(replace(cluster, cpu_guard=any(hook.name == GUARD for hook in webhooks(cluster))), pods)
         states = examine_node_states(cluster)
@@ -303,14 +188,16 @@ def doctor(
             *registries_that_are_silent(silent_since),
         )
         if survey is not None:
-            live = examine_live(fleet.load(), cluster, survey, namespace, scheduler_config)
-            scheduler = examine_scheduler(read.get("ConfigMap", ()), state, policies, scheduler_config)
+            config_maps = listed.get("ConfigMap", ())
+            texts = [text for _, text in _configurations(config_maps, scheduler_config)]
+            live = examine_live(load_of(fleet), cluster, survey, namespace, texts)
+            scheduler = examine_scheduler(config_maps, state, policies, scheduler_config)
             findings = (*live, *scheduler, *unreadable, *findings)
         else:
             classes = examine_runtime_classes(
                 nodes, state.runtime_classes, cluster.runtime_class_names(), state.knowledge
             )
-            config_maps = [document for document in objects if document.get("kind") == "ConfigMap"]
+            config_maps = tuple(document for document in objects if document.get("kind") == "ConfigMap")
             scheduler = examine_scheduler(config_maps, state, policies, None)
             findings = (*unreadable, *scheduler, *findings, *classes)
         need = examined_need(pods, cluster.world, bool(cluster.health))
@@ -321,7 +208,7 @@ def doctor(
     raise typer.Exit(1 if any(strict or finding.level is FindingLevel.Problem for finding in findings) else 0)
 
 
-def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
+def _gangs_that_wait(verdicts: Iterable["GangVerdict"]) -> Iterator[Finding]:
     """Report gangs of which not enough pods fit together, so that all of them wait."""
     for verdict in verdicts:
         if not verdict.enough:
@@ -331,10 +218,12 @@ def _gangs_that_wait(verdicts: Iterable[GangVerdict]) -> Iterator[Finding]:
             yield advice("GangDoesNotFit", text, remedy, verdict.gang)
 
 
-def _gang_verdicts(world: World) -> Iterator[GangVerdict]:
+def _gang_verdicts(world: World) -> Iterator["GangVerdict"]:
     """Place the waiting pods of each gang in turn."""
     state = world.state
     for members in state.pending_pods.gangs().values():
+        from app.explain.gang_placement import gang_verdict  # most clusters have no gang that waits
+
         document = next(iter(members.values())).document
         gang = gang_of_pod(state, read_pod(document), document) if document else None
         verdict = finish(gang_verdict(gang, world, live=True)) if gang else None
@@ -356,20 +245,6 @@ def examined_need(documents: Iterable[Mapping[str, Any]], world: World, health_r
     nodes = tuple(world.nodes.values())
     kinds = kinds_of_pods(pods, world.policies, nodes, world.fleet, world.knowledge)
     return extender_need(kinds, nodes, health_reported)
-
-
-def _survey(cluster: ClusterOptions, namespace: str, state: State) -> ClusterObjects:
-    def keep_pod(pod: Mapping[str, Any]) -> bool:
-        return asks_for_gpus(dict(pod), state.knowledge.families) or pod["metadata"].get("namespace") == namespace
-
-    load = cluster.load()
-    with cluster.telling(), show_progress("reading the cluster") as report:
-        survey = asyncio.run(survey_cluster(load, namespace, now, keep_pod, report))
-        if not survey.reached:
-            (answer,) = survey.refused.values()
-            raise ApiError(int(answer[:3]) if answer[:3].isdigit() else None, answer)
-    fill(state, [document for kind in SNAPSHOT_KINDS for document in survey.objects.get(kind, ())])
-    return survey
 
 
 def summary_of(nodes: Sequence[Node], families: Families) -> str:

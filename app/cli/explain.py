@@ -4,18 +4,15 @@
 It reads a fleet, asks a running service, or the aggregated API where the user may not read nodes.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.doctor_survey import survey_webhooks
 from app.cli.explain_text import print_explanation, print_first_change
 from app.cli.explained_objects import (
     POD,
@@ -28,75 +25,36 @@ from app.cli.explained_objects import (
     read_name,
     waiting_in,
 )
-from app.cli.image import Registry, read_images
 from app.cli.mutate import read_file
-from app.cli.output import output_of, show, show_progress
+from app.cli.options import Fleet, PrometheusOptions, refuse_several
+from app.cli.output import show, show_progress
 from app.cli.source import (
     POLICY_KINDS,
-    Fleet,
-    Namespace,
     Objects,
-    Policies,
     forbidden,
+    home_of,
+    idle_in,
     key_of,
     note,
     policies_in,
-    refuse_several,
+    read,
     state_of,
 )
-from app.cli.usage import PrometheusOptions
 from app.cluster.files import read_knowledge
 from app.cluster.garbage_collection import without_garbage_collection
-from app.cluster.kubeconfig import Load, service_at
 from app.cluster.snapshot import bound_volumes
-from app.doctor.cluster_objects import ExaminedCluster, asks_for_gpus
-from app.doctor.replica_checks import creation_now
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.knowledge.workload_templates import Workloads
 from app.kube.admission_objects import ADMISSION_KINDS
-from app.kube.api_kinds import DRA, EXPLAIN_GROUP, EXPLAIN_VERSION, EXPLANATIONS, FLEET
+from app.kube.api_kinds import DRA, FLEET
 from app.kube.existing_pods import existing_pods_of
-from app.policy.problems import NAMESPACE_NAME
-from app.schedulerconfig.verify import managed_by_scheduler
 from app.values.computations import finish
 from app.values.errors import FORBIDDEN, ApiError, BadInput
 from app.values.json_members import JSONObject
 from app.values.reasons import counted
 from app.world.state import State
 from app.world.world import World, world_of
-
-
-def explained_by_api_server(load: Load, namespace: str, name: str, refused: ApiError) -> list[Explanation]:
-    """Return the explanation of a pod, after the API server has refused to show the cluster (`refused`).
-
-    Without a name, those of the pods that wait in the namespace.
-
-    Raises ApiError: `refused` unless it is a 403, and where no explanation is served, what to do.
-    """
-    if refused.status != FORBIDDEN:
-        raise refused
-    from app.cluster.apiserver import read_object  # no file needs the client of the API server
-
-    path = f"/apis/{EXPLAIN_GROUP}/{EXPLAIN_VERSION}/namespaces/{namespace}/{EXPLANATIONS}/{name}"
-    try:
-        document = asyncio.run(read_object(load, path.rstrip("/")))
-        if document is not None:
-            items = [document] if name else document["items"]
-            return [msgspec.convert(item["explanation"], Explanation) for item in items]
-        reason = "the cluster does not serve explanations, or there is no such pod"
-    except ApiError as error:
-        if error.status != FORBIDDEN:
-            raise
-        reason = "you may not get explanations either"
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        raise ApiError(None, f"explanation of {namespace}/{name}: of another version of gpu-usher: {error}") from error
-    raise ApiError(
-        FORBIDDEN,
-        f"you may not read nodes, and {reason}: `kubectl describe pod {name} -n {namespace}` shows gpu-usher's Event; "
-        "ask your platform team for ClusterRole gpu-usher-explain (deploy/components/explain-api)",
-    ) from refused
-
 
 OPTIONAL = (
     *ADMISSION_KINDS,
@@ -112,31 +70,19 @@ OPTIONAL = (
 
 def explain_pod(
     *,
-    kind: Annotated[str, typer.Argument(help="pod, deployment, job and so on; pod by default.")] = "",
-    name: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME; TYPE/NAME works as well.")] = "",
-    file: Annotated[
-        str | None,
-        typer.Option("--filename", "-f", help="Explain the Pods and workloads of a file instead; - is stdin."),
-    ] = None,
-    namespace: Namespace = None,
+    kind: str,
+    name: str,
+    file: str | None,
+    namespace: str | None,
     fleet: Fleet,
-    url: Annotated[str | None, typer.Option(help="Ask a running service, at its web UI listener.")] = None,
+    url: str | None,
     use: PrometheusOptions,
-    policies: Policies = None,
-    details: Annotated[
-        bool, typer.Option("--details", help="Show what the answer rests on: evidence, scores.")
-    ] = False,
-    registry: Registry = False,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Show the reasons against every single node.")] = False,
-    output: Annotated[str, output_of("text", "wide", "json", "yaml")] = "text",
+    policies: Path | None,
+    details: bool,
+    registry: bool,
+    nodes: bool,
+    output: str,
 ) -> None:
-    """Explain why a pod is Pending, or where it would run; exit code 1 if no node fits now.
-
-    Of a pod in the cluster: gpu-usher explain pod/train-0 -n team-a. Of a workload: explain deployment/train, which is
-    the newest of its pods that are Pending, or its pod template. Of what is not there yet: explain -f train.yaml, with
-    Pods, workloads, their ResourceClaims and templates, Lists and several documents. Of a pod that has ended, how it
-    did, such as UnexpectedAdmissionError; and where it would run if created again.
-    """
     words = [word for word in (kind, name) if word]
     if (words and file) or not (words or file or (namespace and not url)):
         raise BadInput(
@@ -152,7 +98,7 @@ def explain_pod(
         )
         for other in others:
             refuse_several(("--url", url), other)
-    home = fleet.namespace(namespace, default=not url)
+    home = home_of(fleet, namespace, default=not url)
     workloads = read_knowledge().workloads
     wanted = None if file else read_name(words, home, workloads) if words else ObjectName(POD, home, "")
     documents = [] if file is None else read_file(file)
@@ -164,6 +110,8 @@ def explain_pod(
     with without_garbage_collection():
         if url:
             asked = pods or [PodToExplain(pod_reference(wanted), live=True)]
+            from app.cli.explain_live import ask_service
+
             answers = ((each, ask_service(url, each.pod, by_node)) for each in asked)
             explanations = [replace(one, notes=(*_notes_beside(each), *one.notes)) for each, one in answers]
         else:
@@ -172,18 +120,27 @@ def explain_pod(
                 if wanted:
                     found = _named(fleet, wanted, objects, workloads) if words else waiting_in(home, objects)
                     pods = list(found)
-                cluster = snapshot_of(objects, policies, use.idle)
+                cluster = snapshot_of(objects, policies, lambda state: idle_in(use, state))
                 if registry:
+                    from app.cli.image import read_images
+
                     read_images(cluster.state, [each.pod for each in pods])
-                webhooks = asyncio.run(survey_webhooks(fleet.load(), cluster)) if fleet.live else None
+                creation_of = None
+                if fleet.live:
+                    from app.cli.explain_live import ask_about_creation
+
+                    creation_of = ask_about_creation(fleet, cluster)
                 with show_progress(f"explaining on {counted(len(cluster.nodes), 'node')}"):
                     explanations = [
-                        _explained(each, cluster, by_node, _events_of(each, objects, fleet), webhooks) for each in pods
+                        _explained(each, cluster, by_node, _events_of(each, objects, fleet), creation_of)
+                        for each in pods
                     ]
             except ApiError as refused:
                 if wanted is None or wanted.kind != POD:
                     raise
-                explanations = explained_by_api_server(fleet.load(), wanted.namespace, wanted.name, refused)
+                from app.cli.explain_live import explained_by_api_server
+
+                explanations = explained_by_api_server(fleet, wanted.namespace, wanted.name, refused)
     if not explanations:
         note(f"no pod of namespace {home} waits for a node")
     brief = not (words or file or by_node or details)
@@ -208,14 +165,11 @@ def _explained(
     cluster: World,
     by_node: bool,
     events: list[JSONObject] | None,
-    webhooks: ExaminedCluster | None,
+    creation_of: Callable[[JSONObject], str] | None,
 ) -> Explanation:
     """Explain a pod, and first what is to say of its creation and of its workload."""
     answer = finish(explain(pod.pod, cluster, pod.live, by_node, events=events, workload=pod.workload))
-    now = ""
-    if webhooks is not None and asks_for_gpus(dict(pod.pod), webhooks.knowledge.families):
-        namespace = key_of(pod.pod).partition("/")[0]
-        now = creation_now(webhooks, {NAMESPACE_NAME: namespace, **cluster.state.namespaces.labels(namespace)})
+    now = creation_of(pod.pod) if creation_of else ""
     return replace(answer, notes=(*filter(None, (now,)), *pod.notes, *answer.notes))
 
 
@@ -240,7 +194,7 @@ def read_fleet(fleet: Fleet, wanted: ObjectName | None) -> Objects:
     """
     kept = wanted.namespace if wanted else None
     try:
-        return fleet.read(FLEET, OPTIONAL, keep_whole=lambda pod: key_of(pod).partition("/")[0] == kept)
+        return read(fleet, FLEET, OPTIONAL, keep_whole=lambda pod: key_of(pod).partition("/")[0] == kept)
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
@@ -264,26 +218,15 @@ def _named(fleet: Fleet, wanted: ObjectName, objects: Objects, workloads: Worklo
     """
     workload = next((document for document in objects if wanted.names(document)), None)
     if fleet.live and wanted.kind != POD:
-        with fleet.telling():
-            version = "v1"
-            if wanted.is_of_other_projects:
-                group = asyncio.run(_shown_at(fleet.load(), f"/apis/{wanted.resource[0]}")) or {}
-                version = (group.get("preferredVersion") or {}).get("version") or version
-            workload = asyncio.run(_shown_at(fleet.load(), wanted.path(version)))
+        from app.cli.explain_live import shown_at
+
+        version = "v1"
+        if wanted.is_of_other_projects:
+            group = shown_at(fleet, f"/apis/{wanted.resource[0]}") or {}
+            version = (group.get("preferredVersion") or {}).get("version") or version
+        workload = shown_at(fleet, wanted.path(version))
     listing = f": kubectl get {wanted.resource[1]} -n {wanted.namespace} lists them" if fleet.live else ""
     return of_fleet(wanted, objects, workload, listing, workloads)
-
-
-async def _shown_at(load: Load, path: str, **params: str) -> Any:
-    """Read one object, or a list; None if it is not there, or not shown to the user. Raises ApiError."""
-    from app.cluster.apiserver import read_object
-
-    try:
-        return await read_object(load, path, params)
-    except ApiError as error:
-        if error.status != FORBIDDEN:
-            raise
-        return None
 
 
 def pod_reference(wanted: ObjectName | None) -> JSONObject:
@@ -294,27 +237,6 @@ def pod_reference(wanted: ObjectName | None) -> JSONObject:
     if wanted is None or wanted.kind != POD:
         raise BadInput("explain --url: takes the name of a pod, or -f with a file")
     return {"namespace": wanted.namespace, "name": wanted.name}
-
-
-def ask_service(url: str, body: JSONObject, by_node: bool) -> Explanation:
-    """Ask a running service for an explanation.
-
-    Raises ApiError, BadInput.
-    """
-
-    async def ask() -> Any:
-        from app.cluster.apiserver import LIST_SECONDS, ApiServer
-
-        async with ApiServer(service_at(url)) as server:
-            return await server.create("/explain", body, {"nodes": "true"} if by_node else {}, LIST_SECONDS)
-
-    try:
-        with show_progress(f"asking {url}"):
-            return msgspec.convert(asyncio.run(ask()), Explanation)
-    except (ApiError, msgspec.ValidationError) as error:
-        if isinstance(error, ApiError) and (error.status or 0) >= 400:
-            raise ApiError(error.status, f"{url} answers {error}") from error
-        raise ApiError(None, f"{url}: no answer of gpu-usher: {error}; wants its web UI listener") from error
 
 
 def snapshot_of(
@@ -345,6 +267,8 @@ def _managed_resources(objects: list[Any]) -> dict[str, frozenset[str] | None]:
         for text in (document.get("data") or {}).values()
         if "KubeSchedulerConfiguration" in text
     )
+    from app.schedulerconfig.verify import managed_by_scheduler  # few snapshots have one
+
     return {name: managed for text in texts for name, managed in managed_by_scheduler(text).items()}
 
 
@@ -353,8 +277,9 @@ def _events_of(pod: PodToExplain, objects: list[Any], fleet: Fleet) -> list[JSON
     metadata = pod.pod.get("metadata") or {}
     if fleet.live and pod.live:
         path = f"/api/v1/namespaces/{metadata.get('namespace')}/events"
-        with fleet.telling():
-            found = asyncio.run(_shown_at(fleet.load(), path, fieldSelector=f"involvedObject.name={metadata['name']}"))
+        from app.cli.explain_live import shown_at
+
+        found = shown_at(fleet, path, fieldSelector=f"involvedObject.name={metadata['name']}")
         events = None if found is None else found.get("items") or []
     else:
         events = [document for document in objects if document.get("kind") == "Event"] or None

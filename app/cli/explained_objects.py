@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods that `gpu-usher explain` is asked about: by name as kubectl takes it, or of a file, workloads included."""
+"""The pods that `gpu-usher explain` is asked about: by name as kubectl takes it, or of a file, workloads included.
+
+Pods of a fleet are told apart by modules that `mutate`, which reads files, does without.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,15 +13,12 @@ from app.admission.preview import templates_of_new_object
 from app.admission.queued_jobs import number_of_templates
 from app.admission.review_targets import is_queued
 from app.cli.source import key_of
-from app.explain.gang_placement import MOST_MEMBERS
-from app.explain.pending_cause import template_hash
 from app.knowledge.workload_templates import Workloads, number_of_pods
 from app.kube.admission_objects import refused_replicas
 from app.kube.api_kinds import API_KINDS
-from app.kube.gangs import Gang
+from app.kube.gangs import MOST_MEMBERS, Gang
 from app.kube.pod_object import FINISHED
 from app.kube.pods import GROUP_LABELS, controller_of
-from app.usage.workloads import owners_of
 from app.values.errors import BadInput, closest, did_you_mean
 from app.values.json_members import JSONObject, member, object_if_any, objects_if_any
 
@@ -245,6 +245,8 @@ def of_fleet(
 
 def waiting_in(namespace: str, objects: Iterable[JSONObject]) -> Iterator[PodToExplain]:
     """Give the pods of a namespace that wait for a node, one of each template of a controller, the oldest first."""
+    from app.explain.pending_cause import template_hash
+
     alike: dict[str, list[JSONObject]] = {}
     for pod in sorted((one for one in objects if one.get("kind") == POD), key=_created):
         if key_of(pod).partition("/")[0] == namespace and not (_finished(pod) or pod["spec"].get("nodeName")):
@@ -306,6 +308,8 @@ def _name(key: str) -> str:
 
 def _owned(pods: Sequence[JSONObject]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the pods by key with the workloads they belong to, as ObjectName writes those."""
+    from app.usage.workloads import owners_of
+
     owners = owners_of(pods)
     for pod in pods:
         namespace, references = key_of(pod).partition("/")[0], (pod.get("metadata") or {}).get("ownerReferences") or ()

@@ -9,15 +9,15 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 
 from app.cli.explain_text import print_explanation
-from app.cli.output import Output, show
-from app.cli.source import GovernedFleet, note
+from app.cli.options import GovernedFleet
+from app.cli.output import show
+from app.cli.source import note, read_governed
 from app.explain.explanation import Explanation
 from app.explain.pending_pod import explain
 from app.knowledge.image_configs import ImageFacts
@@ -26,11 +26,6 @@ from app.values.computations import finish
 from app.values.errors import BadInput, SourceError
 from app.world.state import State
 from app.world.world import world_of
-
-Registry = Annotated[
-    bool,
-    typer.Option("--registry", help="Read the images from their registries, with the credentials of docker or podman."),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +42,8 @@ class ImageReport:
     explanation: Explanation
 
 
-def image(
-    reference: Annotated[str, typer.Argument(help="Such as nvcr.io/nvidia/pytorch:25.06-py3.")],
-    *,
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Show what an image carries about CUDA, read from its registry, and on which nodes a pod of it with one GPU fits.
-
-    Credentials are those in the files of docker or podman.
-    """
-    _, state, policies = fleet.read_governed()
+def image(*, reference: str, fleet: GovernedFleet, output: str) -> None:
+    _, state, policies = read_governed(fleet)
     container = {"name": "image", "image": reference, "resources": {"limits": {state.knowledge.families.mig_gpu: 1}}}
     facts = asyncio.run(_read([reference]))[reference]
     if isinstance(facts, SourceError):

@@ -6,19 +6,17 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 
-from app.cli.output import Output, names_of, show, table_of
-from app.cli.source import Fleet, state_of
+from app.cli.options import Fleet
+from app.cli.output import names_of, show, table_of
+from app.cli.source import load_of, read, state_of, telling
 from app.cluster.files import read_knowledge, shipped_policies
-from app.cluster.kubeconfig import Load
-from app.cluster.policy_watch import PolicyBook
 from app.explain.gpu_inventory import (
     DeviceRow,
     Inventory,
@@ -49,25 +47,14 @@ REDRAW_SECONDS = 1.0
 """Interval of checks for changes; faster changes cannot be read."""
 
 
-def inventory(
-    *,
-    fleet: Fleet,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the cluster and redraw until Ctrl-C.")] = False,
-    output: Output = "text",
-) -> None:
-    """Count the fleet's GPUs by product, driver and sharing: in all, free, held by which namespaces, unhealthy.
-
-    One unit is what one nvidia.com/gpu (or .shared) is on these nodes: a whole GPU, a time-slice, an MPS share, a HAMi
-    vGPU or a MIG slice; MIG slices are also counted by profile. Free units are held by no bound, unfinished pod, and
-    their node is Ready.
-    """
+def inventory(*, fleet: Fleet, watch: bool, output: str) -> None:
     if watch:
         if not fleet.live or output != "text":
             raise BadInput("inventory --watch: wants a live cluster, and -o text")
-        with contextlib.suppress(KeyboardInterrupt), fleet.telling():
-            asyncio.run(_watch(fleet.load()))
+        with contextlib.suppress(KeyboardInterrupt), telling(fleet):
+            asyncio.run(_watch(fleet))
         return
-    result = _take(state_of(fleet.read(optional=DRA)))
+    result = _take(state_of(read(fleet, optional=DRA)))
     show(result, output, lambda console: _show(console, result))
 
 
@@ -79,11 +66,11 @@ def _take(state: State) -> Inventory:
     return replace(units, devices=device_rows(state.nodes, cluster))
 
 
-async def _watch(load: Load) -> None:
+async def _watch(fleet: Fleet) -> None:
     from app.cluster.apiserver import ApiServer
 
     LOGGER.setLevel(logging.CRITICAL)  # log lines would break the table
-    async with ApiServer(load) as server:
+    async with ApiServer(load_of(fleet)) as server:
         await server.version()  # following tries for ever, in silence, where the first answer never comes
         await follow(server, Console(highlight=False), REDRAW_SECONDS)
 
@@ -94,6 +81,7 @@ async def follow(server: "ApiServer", console: Console, seconds: float) -> None:
     Raises the error that ends the following, such as ApiError.
     """
     from app.cluster.live import LiveCluster
+    from app.cluster.policy_watch import PolicyBook
     from app.telemetry.metrics import Metrics
 
     knowledge = read_knowledge()

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 import yaml
@@ -16,9 +16,9 @@ from rich.markup import escape
 from app.admission.preview import Preview, preview, templates_of_new_object
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.explained_objects import as_pods
-from app.cli.image import Registry, read_images
-from app.cli.output import Output, show
-from app.cli.source import POLICY_KINDS, GovernedFleet, Namespace
+from app.cli.options import GovernedFleet
+from app.cli.output import show
+from app.cli.source import POLICY_KINDS, home_of, read_governed
 from app.cluster.files import read_snapshot_file
 from app.cluster.snapshot import read_snapshot
 from app.explain.survey import read_scheduled_pod
@@ -39,28 +39,17 @@ class MutatedFile:
     objects: tuple[Preview, ...]
 
 
-def mutate(
-    *,
-    file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of Pods and workloads; - is stdin.")],
-    fleet: GovernedFleet,
-    namespace: Namespace = None,
-    registry: Registry = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what changes instead of the whole object.")] = False,
-    output: Output = "text",
-) -> None:
-    """Show what admission would do to a Pod, or to the template of a workload, if it were created now.
-
-    Stdout has the objects as they would be admitted, as YAML for kubectl, or with --diff what changes; stderr has what
-    was done and the messages to the user. Objects of other kinds pass through. Exit 1 if one is denied.
-    """
+def mutate(*, file: str, fleet: GovernedFleet, namespace: str | None, registry: bool, diff: bool, output: str) -> None:
     objects = read_file(file)
-    where = fleet.namespace(namespace, default=True)
-    _, state, rules = fleet.read_governed(optional=(*ADMISSION_KINDS, *DRA, *POLICY_KINDS))
+    where = home_of(fleet, namespace, default=True)
+    _, state, rules = read_governed(fleet, optional=(*ADMISSION_KINDS, *DRA, *POLICY_KINDS))
     workloads = state.knowledge.workloads
     if not any(templates_of_new_object(document, workloads) for document in objects):
         kinds = ", ".join(sorted({str(document.get("kind")) for document in objects})) or "it is empty"
         raise BadInput(f"{file}: no Pod and no workload in it ({kinds}), wants one")
     if registry:
+        from app.cli.image import read_images
+
         read_images(state, [each.pod for one in objects for each in as_pods(one, namespace_of(one, where), workloads)])
     context, creating = ReviewContext(world_of(state, rules)), replace(world_of(state, rules), judges_creation=True)
     previews = {

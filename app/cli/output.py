@@ -5,10 +5,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 import msgspec
-import typer
 import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,9 +16,7 @@ from rich.progress import TimeElapsedColumn as Elapsed
 from rich.table import Column, Table
 
 from app.values.computations import T
-from app.values.errors import BadInput
 
-FORMATS = ("text", "json", "yaml")
 FILE_COLUMNS = 120
 """Width of tables without a terminal."""
 PADDING = re.compile(r" +$", re.MULTILINE)
@@ -34,33 +31,6 @@ class UnpaddedOutput:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stdout, name)
-
-
-def one_of(*choices: str, names: tuple[str, ...], prefix: str = "", **more: Any) -> Any:
-    """Make an option with a few values, named in its help and completed by shells; the verb itself refuses others."""
-    return typer.Option(*names, help=f"{prefix}{in_words(choices)}.", autocompletion=lambda: list(choices), **more)
-
-
-def output_of(*formats: str) -> Any:
-    """Make the option --output of a verb; other values are refused before the verb runs.
-
-    Raises BadInput.
-    """
-
-    def check_format(output: str) -> str:
-        if output not in formats:
-            raise BadInput(f"-o {output[:20]}: wants {in_words(formats)}")
-        return output
-
-    return one_of(*formats, names=("--output", "-o"), prefix="How to print the answer: ", callback=check_format)
-
-
-def in_words(choices: tuple[str, ...]) -> str:
-    """Return choices as help and errors name them: `a, b or c`."""
-    return f"{', '.join(choices[:-1])} or {choices[-1]}"
-
-
-Output = Annotated[str, output_of(*FORMATS)]
 
 
 def show(answer: Any, output: str, text: Callable[[Console], None]) -> None:

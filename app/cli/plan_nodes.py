@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,8 +12,9 @@ from app.admission.claim_conversion import Conversion, NoEquivalent, convert
 from app.admission.preview import admitted_pod, templates_of_new_object, unbound, wanted_template
 from app.admission.reviewed_pod import ReviewContext
 from app.cli.mutate import namespace_of, read_file
-from app.cli.output import MOST_SHOWN, Output, names_of, output_of, show, show_count, show_more, show_progress
-from app.cli.source import GovernedFleet, Namespace, Objects, unfinished_pods
+from app.cli.options import GovernedFleet
+from app.cli.output import MOST_SHOWN, names_of, show, show_count, show_more, show_progress
+from app.cli.source import Objects, govern, home_of, read, read_governed, unfinished_pods
 from app.kube.pods import read_pod
 from app.policy.compiled import PolicySet
 from app.policy.demand import Demand
@@ -128,24 +128,8 @@ def _key(text: str) -> str:
     return key
 
 
-Nodes = Annotated[str, typer.Option("--nodes", help="Label selector, as of kubectl -l; empty is all GPU nodes.")]
-
-
-def driver(
-    *,
-    to: Annotated[str, typer.Option("--to", help="The driver's version, such as 580.65.06.")],
-    nodes: Nodes = "",
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Show what another driver on some nodes changes: the pods that gain or lose them, and the order of least eviction.
-
-    Every GPU pod of the fleet, running or pending, is judged on these nodes with the old and the new driver: CUDA with
-    minor-version and forward compatibility, NVIDIA_REQUIRE_*, policies. Nodes with the fewest pods come first. The
-    others are assumed to be cordoned, so that no pod is evicted twice; pods without a place until then are named.
-    Taints, CPU and memory are left to the scheduler. Exit 1 if pods are left that no node of the fleet can serve.
-    """
-    objects, state, rules = fleet.read_governed()
+def driver(*, to: str, nodes: str, fleet: GovernedFleet, output: str) -> None:
+    objects, state, rules = read_governed(fleet)
     pods = list(gpu_pods(objects, state, rules))
     with show_progress("judging pods with both drivers"):
         rollout = plan_rollout(state.nodes, selected(state, nodes), pods, parse_version(to), state.knowledge.cuda)
@@ -153,24 +137,8 @@ def driver(
     raise typer.Exit(1 if rollout.leaves_pods_without_nodes else 0)
 
 
-def change_layout(
-    *,
-    layout: Annotated[
-        str, typer.Option("--layout", help="all-1g.10gb, all-balanced, all-disabled, or 1g.10gb:2,3g.40gb:1.")
-    ],
-    nodes: Nodes = "",
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Show what another MIG layout on some nodes changes: what they offer, which pods it evicts, which have a place.
-
-    Every GPU of the nodes gets the layout; MIG Manager stops all GPU pods of a node to change it. The evicted and the
-    pending pods are then placed one after another, the evicted ones first. Nodes keep their MIG strategy: with single
-    the slices are nvidia.com/gpu, else nvidia.com/mig-*. Fragmentation is the share of the free memory slices that the
-    next pod is expected not to be able to use, by the mix that all pods request. Exit 1 if a node cannot have the
-    layout.
-    """
-    objects, state, rules = fleet.read_governed()
+def change_layout(*, layout: str, nodes: str, fleet: GovernedFleet, output: str) -> None:
+    objects, state, rules = read_governed(fleet)
     pods = list(gpu_pods(objects, state, rules))
     with show_progress("placing pods in the new layout"):
         result = relayout(state.nodes, selected(state, nodes), pods, parse_layout(layout), state.knowledge)
@@ -178,21 +146,8 @@ def change_layout(
     raise typer.Exit(1 if any(node.problem for node in result.nodes) else 0)
 
 
-def move_to_claims(
-    *,
-    nodes: Nodes = "",
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Show what a move of nodes from the device plugin to DRA changes: what pods become, and the order of the nodes.
-
-    Each GPU pod of the fleet is converted as admission does it with the policy field convertToClaims. A node can move
-    when all pods on it have an equivalent claim: shares of GPUs, by time-slicing, MPS or HAMi, have none, and neither
-    has a MIG slice that is called nvidia.com/gpu. The nodes with the fewest pods come first, and only nodes that have
-    moved take the evicted pods. The way back is to switch the field off and to create the pods anew; a node is drained
-    for it as well. Exit 1 if a node cannot move.
-    """
-    objects, state, rules = fleet.read_governed()
+def move_to_claims(*, nodes: str, fleet: GovernedFleet, output: str) -> None:
+    objects, state, rules = read_governed(fleet)
     chosen = selected(state, nodes)
     with show_progress("converting pods"):
         move = plan_move(state.nodes, chosen, list(moving_pods(objects, state, rules)))
@@ -200,22 +155,10 @@ def move_to_claims(
     raise typer.Exit(1 if move.held else 0)
 
 
-def find_node_template(
-    *,
-    file: Annotated[str, typer.Option("--filename", "-f", help="YAML or JSON of one Pod or workload; - is stdin.")],
-    fleet: GovernedFleet,
-    namespace: Namespace = None,
-    output: Annotated[str, output_of("yaml", "json")] = "yaml",
-) -> None:
-    """Show what a new node would need for a pod: GPU products, driver, labels, tolerated taints, resources.
-
-    It is printed as requirements of a Karpenter NodePool (node_pool) and as node-template tags of the Cluster
-    Autoscaler (tags), so that a group without nodes is known to fit. A fleet is not needed; with one, admission adds
-    tolerations of the taints of its nodes. Exit 1 if no product fits.
-    """
+def find_node_template(*, file: str, fleet: GovernedFleet, namespace: str | None, output: str) -> None:
     documents = read_file(file)
-    _, state, rules = fleet.govern(fleet.read() if fleet.given else [])
-    context, home = ReviewContext(world_of(state, rules)), fleet.namespace(namespace)
+    _, state, rules = govern(fleet, read(fleet) if fleet.given else [])
+    context, home = ReviewContext(world_of(state, rules)), home_of(fleet, namespace)
     asking = []
     for document in documents:
         where = namespace_of(document, home)

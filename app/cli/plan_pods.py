@@ -3,17 +3,18 @@
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
 
-from app.cli.output import MOST_SHOWN, Output, in_words, names_of, one_of, show, show_more, show_progress
-from app.cli.plan_nodes import Nodes, documents_of_gpu_pods, gpu_pods, selected
-from app.cli.source import POLICY_KINDS, GovernedFleet, Objects, key_of, unfinished_pods
-from app.cli.usage import PrometheusOptions, Since, read_since
+from app.cli.options import GovernedFleet, PrometheusOptions
+from app.cli.output import MOST_SHOWN, names_of, show, show_more, show_progress
+from app.cli.plan_nodes import documents_of_gpu_pods, gpu_pods, selected
+from app.cli.source import POLICY_KINDS, Objects, key_of, read_governed, unfinished_pods
+from app.cli.usage import read_since, read_use
 from app.cluster.snapshot import bound_volumes
 from app.knowledge.mig_profiles import profile_of
 from app.kube.api_kinds import DRA
@@ -29,27 +30,16 @@ from app.values.errors import BadInput
 from app.whatif.advice import Advice, advise_layout
 from app.whatif.fleet_with_moves import FleetWithMoves
 from app.whatif.movable_pods import read_budgets, why_kept
-from app.whatif.repack import MOST_MOVES, Freed, Method, Repack, Repacking, WaitingSeat
+from app.whatif.repack import Freed, Method, Repack, Repacking, WaitingSeat
 from app.whatif.repack_search import RepackPod
 from app.whatif.right_size import RightSize, RightSizes, right_sizes, workloads_of
 from app.world.state import State
 from app.world.world import world_of
 
-FREED = tuple(freed.value for freed in Freed)
 OPTIONAL = (
     "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "NodeResourceTopology", *DRA, *POLICY_KINDS,
 )  # fmt: skip
 """Kinds that a cluster may not have or may forbid to the user."""
-
-
-def freed_of(free: str) -> str:
-    """Check a value of --free.
-
-    Raises BadInput.
-    """
-    if free not in FREED:
-        raise BadInput(f"--free {free[:20]}: wants {in_words(FREED)}")
-    return free
 
 
 def repacked(
@@ -221,21 +211,8 @@ def _show_proposal(console: Console, proposal: RightSize) -> None:
     print("\n".join(f"    {line}" for line in yaml.safe_dump(proposal.patch, sort_keys=False).splitlines()))
 
 
-def mig(
-    *,
-    nodes: Nodes = "",
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Find a MIG layout of idle nodes for the pods that wait for slices (nvidia.com/mig-*).
-
-    Stdout has the configuration for mig-parted (the mig-parted-config of MIG Manager), with the nodes it is for and the
-    pods that it gives a place to as comments. Only GPU nodes without GPU pods are changed, so that no pod is evicted;
-    those with less memory come first, and no more GPUs than needed, so that others keep their layout. What those pods
-    leave of a GPU becomes slices in the mix that all pods request, running ones included. Nodes must use MIG strategy
-    mixed. Exit 1 if pods stay without a slice.
-    """
-    objects, state, rules = fleet.read_governed()
+def mig(*, nodes: str, fleet: GovernedFleet, output: str) -> None:
+    objects, state, rules = read_governed(fleet)
     pods = list(gpu_pods(objects, state, rules))
     idle = [name for name in selected(state, nodes) if not state.allocations.bound(name)]
     with show_progress("finding slices for waiting pods"):
@@ -244,25 +221,8 @@ def mig(
     raise typer.Exit(1 if result.unplaced else 0)
 
 
-def repack(
-    *,
-    free: Annotated[str, one_of(*FREED, names=("--free",), prefix="What to free: ", callback=freed_of)] = "node",
-    nodes: Nodes = "",
-    most_moves: Annotated[int, typer.Option("--moves", min=1, max=64, help="The most pods to move.")] = MOST_MOVES,
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Find the fewest restarts of pods that free a node, an NVLink domain, or places for the pods that wait.
-
-    Only pods move that a controller makes again, that no PodDisruptionBudget and no annotation of cluster-autoscaler,
-    Karpenter or the descheduler protects, and for a pod that waits only those of no higher priority. Each move is
-    proven by the checks of kube-scheduler and by our filters, in order, with the moves before it made. Nothing is
-    moved: the steps are for you, one at a time, each when the pod before runs again. Of plans with as many restarts the
-    one is preferred that loses the fewest GPU-hours: those that the pods have run since their start (status.startTime),
-    as their checkpoints are unknown; an unknown start counts as the longest. With few moves the search is exact; else
-    it is greedy, and says so. Exit 1 if there is no such plan.
-    """
-    objects, state, rules = fleet.read_governed(optional=OPTIONAL)
+def repack(*, free: str, nodes: str, most_moves: int, fleet: GovernedFleet, output: str) -> None:
+    objects, state, rules = read_governed(fleet, optional=OPTIONAL)
     chosen = selected(state, nodes)
     with show_progress("searching for moves"):
         result = repacked(objects, state, rules, chosen, Freed(free), most_moves, now().timestamp())
@@ -270,24 +230,10 @@ def repack(
     raise typer.Exit(0 if result.possible else 1)
 
 
-def right_size(
-    *,
-    source: PrometheusOptions,
-    since: Since = "7d",
-    fleet: GovernedFleet,
-    output: Output = "text",
-) -> None:
-    """Find the smallest slice, share or product that would have carried each workload's peak, proven on the engine.
-
-    A workload is judged where its use is known for a day and for nine tenths of the time, and its pods hold one GPU or
-    slice each. The unit must have a fifth more memory and computation than the peak. Computation is the share of
-    multiprocessors in use where DCGM_FI_PROF_SM_ACTIVE is exported; else any moment of full activity counts as the
-    whole GPU. Another product is not proposed. Each patch was tried: admission, the filters and kube-scheduler's checks
-    leave every pod a node. Nothing is written.
-    """
+def right_size(*, source: PrometheusOptions, since: str, fleet: GovernedFleet, output: str) -> None:
     seconds = read_since(since)
-    objects, state, rules = fleet.read_governed()
-    use = source.use(fleet.demo_fleet, state, seconds, sizes=True)
+    objects, state, rules = read_governed(fleet)
+    use = read_use(source, fleet.demo_fleet, state, seconds, sizes=True)
     with show_progress("trying smaller units"):
         result = find_right_sizes(objects, state, rules, use)
     show(result, output, lambda console: show_right_sizes(console, result))

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 from xml.etree import ElementTree
 
 import typer
 from rich.console import Console
 
-from app.cli.output import Output, output_of, show
+from app.cli.output import show
 from app.values.computations import finish
 from app.values.errors import PolicyError
 from app.values.reasons import counted
@@ -30,13 +29,7 @@ class LintResult:
     warnings: tuple[str, ...] = ()
 
 
-def lint(
-    directory: Annotated[
-        Path | None, typer.Argument(help="Directory of policies, or one file; the shipped ones by default.")
-    ] = None,
-    output: Output = "text",
-) -> None:
-    """Check every policy and case of a directory; each finding is one line: file:line:column: what, remedy."""
+def lint(*, directory: Path | None, output: str) -> None:
     from app.cluster.files import case_texts, policy_texts, shipped_policies  # --help needs no models of policies
 
     directory = directory or shipped_policies()
@@ -77,7 +70,6 @@ def _findings(directory: Path, warnings: list[str]) -> Iterator[str]:
             yield from error.problems
 
 
-FORMATS = ("text", "json", "yaml", "junit")
 Outcomes = dict[str, list[str]]
 """The differences of each case by its file; an empty list for a case that holds."""
 
@@ -90,13 +82,7 @@ class PolicyTestResult:
     untouched: tuple[str, ...]
 
 
-def run_cases(
-    directory: Annotated[
-        Path | None, typer.Argument(help="Directory of policies, with cases/ below it; the shipped ones by default.")
-    ] = None,
-    output: Annotated[str, output_of(*FORMATS)] = "text",
-) -> None:
-    """Run the policy cases, each a pod, some nodes and the expected result, and name the rules without a case."""
+def run_cases(*, directory: Path | None, output: str) -> None:
     from app.cluster.files import case_texts, read_knowledge, read_policies, shipped_policies
     from app.explain.policy_cases import rules_of, rules_touched, run_case  # lint needs none of what it imports
     from app.policy.case_document import read_case

@@ -15,8 +15,9 @@ from rich.markup import escape
 from app.admission.reviewed_pod import PodForm, ReviewContext
 from app.api.decision_replay import DECISION_MEMBERS, DifferingDecision, Line, read_lines, replay_decisions
 from app.cli.mutate import read_file
-from app.cli.output import Output, show, show_count
-from app.cli.source import DemoFleet, Fleet, Objects, Policies, Snapshots, state_of, unfinished_pods
+from app.cli.options import Fleet
+from app.cli.output import show, show_count
+from app.cli.source import Objects, read, state_of, unfinished_pods
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.explain.fleet_placements import FleetPlacements
@@ -56,22 +57,15 @@ class ReplayResult:
 
 
 def replay(
-    logs: Logs,
-    snapshot: Snapshots = None,
-    demo_fleet: DemoFleet = None,
-    policies: Policies = None,
-    recount: Annotated[bool, typer.Option(help="As the service that wrote the log: serve --recount.")] = False,
-    filter_answer: Annotated[
-        str, typer.Option(help="As the service that wrote the log: all or shortlist.")
-    ] = "shortlist",
-    output: Output = "text",
+    *,
+    logs: list[Path],
+    snapshot: list[Path] | None,
+    demo_fleet: str | None,
+    policies: Path | None,
+    recount: bool,
+    filter_answer: str,
+    output: str,
 ) -> None:
-    """Decide every line of a decision log again, and show the decisions that differ; exit 1 if any does.
-
-    The fleet is that of the snapshot: one taken when the log began shows what other policies, or another version of
-    gpu-usher, would have decided. For a log of `serve --demo` or `--snapshot` give --recount. Lines are decided in
-    their order, because memory of shared GPUs is promised from one to the next.
-    """
     service = offline_service(snapshot, demo_fleet, policies, recount, filter_answer)
     lines = read_logs(logs)
     other = sum(line.get("policy_hash", "") not in ("", service.policies.hash) for line in lines)
@@ -154,32 +148,8 @@ def _words(value: Any) -> str:
 HURTING = {change.value for change in HARMFUL}
 
 
-def diff(
-    *,
-    old: Annotated[Path, typer.Argument(help="Directory of the policies as they are, or manifests with them.")],
-    new: Annotated[Path, typer.Argument(help="The same as they would be; - is stdin.")],
-    fleet: Fleet,
-    decisions: Annotated[
-        list[Path] | None, typer.Option(help="Try the requests of a decision log instead of the pods that are there.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Pods shown by name for each change.")] = 10,
-    output: Output = "text",
-) -> None:
-    """Show for which pods an edit of policies changes anything, before it is applied; exit 1 if it hurts a pod.
-
-    Every unfinished pod of the fleet is tried as if it were created again, under the old and the new policies. Shown
-    are pods that are newly refused, left without any node (both exit 1), newly admitted, moved to another best node, on
-    fewer or more nodes, or changed otherwise. A running pod first frees its own place. What old policies wrote into a
-    running pod (affinity, runtimeClassName) stays in it, and only GPUs are judged; taints, CPU and memory are left to
-    the scheduler.
-
-    Instead of a directory, a file of manifests may be given, of which ConfigMap gpu-usher-policies and GPUPolicy
-    objects count. To see what an overlay would deny in a cluster before it is applied: kubectl kustomize
-    deploy/overlays/production | gpu-usher policy diff policies - --kubeconfig FILE
-
-    With --decisions the recorded requests are tried instead; best nodes are compared only if a fleet is given too.
-    """
-    objects: Objects = [] if decisions and not fleet.given else fleet.read(optional=("NodeResourceTopology", *DRA))
+def diff(*, old: Path, new: Path, fleet: Fleet, decisions: list[Path] | None, limit: int, output: str) -> None:
+    objects: Objects = [] if decisions and not fleet.given else read(fleet, optional=("NodeResourceTopology", *DRA))
     state = state_of(objects)
     lines = read_logs(decisions) if decisions else None
     pods = map(_pod_of_line, lines) if lines is not None else _pods_of_cluster(objects)

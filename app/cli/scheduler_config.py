@@ -3,7 +3,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
 import typer
 import yaml
@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column
 
-from app.cli.output import Output, show, table_of
-from app.cli.source import Fleet, refuse_several, state_of
+from app.cli.options import Fleet, refuse_several
+from app.cli.output import show, table_of
+from app.cli.source import read, state_of
 from app.cluster.snapshot_policies import holds_policies, policies_of
 from app.policy.compiled import PolicySet
 from app.schedulerconfig.verify import ConfigurationFinding, batching_line, verify
@@ -40,30 +41,17 @@ PIPE_COLUMNS = 240
 
 def scheduler_config(
     *,
-    target: Annotated[str, typer.Option("--for", help="second (its own scheduler) or default (kubeadm's).")] = "second",
-    filter_answer: Annotated[
-        str, typer.Option(help="As serve --filter-answer: all or shortlist; prioritize is called for all alone.")
-    ] = "shortlist",
-    every_pod: Annotated[
-        bool,
-        typer.Option("--every-pod", help="Keep pods without GPU off untainted GPU nodes, by a second extender."),
-    ] = False,
-    extender: Annotated[
-        bool,
-        typer.Option("--extender/--no-extender", help="Without: kube-scheduler packs GPU pods by itself."),
-    ] = True,
-    url: Annotated[str | None, typer.Option(help="Where the scheduler finds us; a sidecar or our Service.")] = None,
-    ca: Annotated[
-        Path | None, typer.Option(help="CA that signed our certificate; by default certs/ca.crt, if the URL is https.")
-    ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Instead of --ca: where the scheduler itself finds the CA.")
-    ] = None,
+    target: str,
+    filter_answer: str,
+    every_pod: bool,
+    extender: bool,
+    url: str | None,
+    ca: Path | None,
+    ca_file: Path | None,
     fleet: Fleet,
-    check: Annotated[Path | None, typer.Option("--verify", help="Check this file instead of writing one.")] = None,
-    output: Output = "text",
+    check: Path | None,
+    output: str,
 ) -> None:
-    """Write the scheduler's configuration, with the reason of every field, or check an existing one."""
     if target not in get_args(Target):
         raise BadInput(f"scheduler-config: got --for {target}, wants second or default")
     answer = filter_answer_of(filter_answer)
@@ -71,7 +59,7 @@ def scheduler_config(
     refuse_several(("--no-extender", not extender), ("--every-pod", every_pod))
     # Without a fleet the configuration is for every known family.
     policies = ("ConfigMap", "GPUPolicy") if check is not None else ()
-    objects = fleet.read(("Node",), (*CLAIMABLE, *policies)) if fleet.given else []
+    objects = read(fleet, ("Node",), (*CLAIMABLE, *policies)) if fleet.given else []
     state = state_of(objects)
     if check is not None:
         stored = any(map(holds_policies, objects))

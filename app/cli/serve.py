@@ -34,7 +34,6 @@ POD_TO_TRY = {
 
 
 def serve(*, settings: Settings) -> None:
-    """Serve admission and scheduling: for the live cluster, the demo fleet or a snapshot."""
     settings.check()
     run(replace(settings, log_json=not sys.stderr.isatty() and not settings.demo))
 

@@ -7,17 +7,15 @@ Its options that name a source of use are shared with `explain`, `doctor` and `p
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column
 
-from app.cli.output import Output, in_words, one_of, show, show_more, show_progress, table_of
-from app.cli.source import Fleet, refuse_several, state_of
+from app.cli.options import Fleet, PrometheusOptions, refuse_several
+from app.cli.output import show, show_more, show_progress, table_of
+from app.cli.source import read, state_of
 from app.demo.usage import DemoUsage
 from app.policy.schema_admission import IDLE_BELOW
 from app.telemetry.logs import now
@@ -38,8 +36,6 @@ SHORTEST, LONGEST = HOUR, 92 * DAY
 IDLE_LOOK_BACK = DAY
 """Seconds for which idleness is looked back where a command only says who is idle."""
 
-Since = Annotated[str, typer.Option("--since", help="How far back to look, such as 12h, 7d or 4w.")]
-
 
 def read_since(text: str) -> int:
     """Read how far back to look, in seconds.
@@ -53,46 +49,35 @@ def read_since(text: str) -> int:
     return int(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusOptions:
-    """The options that name the Prometheus from which the use of GPUs is read."""
+def read_use(use: PrometheusOptions, demo: str | None, state: State, seconds: int, sizes: bool = False) -> GPUUse:
+    """Read the use, or make up that of a sample fleet, with the shared GPUs of `state` marked.
 
-    prometheus: Annotated[
-        str | None, typer.Option("--prometheus", help="A Prometheus with DCGM's metrics of pods.")
-    ] = None
-    prometheus_token_file: Annotated[
-        Path | None, typer.Option("--prometheus-token-file", help="A file with a bearer token for it.")
-    ] = None
+    With `sizes` it has what a smaller unit is chosen by. Raises BadInput without a source, SourceError.
+    """
+    refuse_several(("--prometheus", use.prometheus), ("--demo-fleet", demo))
+    if not (use.prometheus or demo):
+        raise BadInput(
+            "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
+        )
+    if use.prometheus_token_file and not use.prometheus:
+        raise BadInput("got --prometheus-token-file without --prometheus, wants both")
+    from app.cluster.usage_polling import PrometheusUse, shared_nodes
 
-    def use(self, demo: str | None, state: State, seconds: int, sizes: bool = False) -> GPUUse:
-        """Read the use, or make up that of a sample fleet, with the shared GPUs of `state` marked.
+    source: UseSource = DemoUsage(lambda: state.nodes, state.allocations.bound)
+    if use.prometheus:
+        knowledge, token = state.knowledge, use.prometheus_token_file
+        source = PrometheusUse(use.prometheus, knowledge.dcgm, knowledge.usage_metrics, token, sizes)
+    with show_progress(f"asking {source.origin}"):
+        answer = asyncio.run(_read(source, now().timestamp(), seconds))
+    return with_sharing(answer, shared_nodes(state.nodes))
 
-        With `sizes` it has what a smaller unit is chosen by. Raises BadInput without a source, SourceError.
-        """
-        refuse_several(("--prometheus", self.prometheus), ("--demo-fleet", demo))
-        if not (self.prometheus or demo):
-            raise BadInput(
-                "wants --prometheus URL, with DCGM's metrics: a cluster and a snapshot have no history (--demo has one)"
-            )
-        if self.prometheus_token_file and not self.prometheus:
-            raise BadInput("got --prometheus-token-file without --prometheus, wants both")
-        from app.cluster.usage_polling import PrometheusUse, shared_nodes
 
-        source: UseSource = DemoUsage(lambda: state.nodes, state.allocations.bound)
-        if self.prometheus:
-            knowledge, token = state.knowledge, self.prometheus_token_file
-            source = PrometheusUse(self.prometheus, knowledge.dcgm, knowledge.usage_metrics, token, sizes)
-        with show_progress(f"asking {source.origin}"):
-            use = asyncio.run(_read(source, now().timestamp(), seconds))
-        return with_sharing(use, shared_nodes(state.nodes))
+def read_idle_pods(use: PrometheusOptions, state: State) -> Mapping[str, float]:
+    """Give for how many seconds the pods of a fleet have been idle for certain.
 
-    def idle(self, state: State) -> Mapping[str, float]:
-        """Give for how many seconds the pods of a fleet have been idle for certain; nothing without a Prometheus.
-
-        Raises BadInput, SourceError.
-        """
-        given = self.prometheus or self.prometheus_token_file
-        return idle_pods(self.use(None, state, IDLE_LOOK_BACK)) if given else {}
+    Raises BadInput, SourceError.
+    """
+    return idle_pods(read_use(use, None, state, IDLE_LOOK_BACK))
 
 
 async def _read(source: "UseSource", end: float, seconds: int) -> GPUUse:
@@ -105,30 +90,13 @@ async def _read(source: "UseSource", end: float, seconds: int) -> GPUUse:
 BELOWS = (IDLE_BELOW,)
 ROWS_SHOWN = 40
 SHARED = UseUnit.Share.value
-BYS = tuple(by.value for by in By)
 
 
-def usage(
-    *,
-    source: PrometheusOptions,
-    by: Annotated[str, one_of(*BYS, names=("--by",), prefix="What the rows are: ")] = "namespace",
-    since: Since = "7d",
-    fleet: Fleet,
-    output: Output = "text",
-) -> None:
-    """Show how the GPUs that pods hold were used: hours held, active share, memory peak, idle now and for how long.
-
-    Held is the time in which the DCGM exporter named the pod as the holder. Whole GPUs, MIG slices and shared GPUs are
-    rows of their own. What is not known is shown as unknown and never as idle: a share is of the time in which it was
-    known, and a GPU is idle only where nine tenths of the last minutes are known. What several pods use at once is not
-    divided among them. With a fleet, its owners and its shared nodes are taken from there.
-    """
-    if by not in BYS:
-        raise BadInput(f"--by {by[:20]!r}: wants {in_words(BYS)}")
+def usage(*, source: PrometheusOptions, by: str, since: str, fleet: Fleet, output: str) -> None:
     seconds = read_since(since)
-    objects = fleet.read(needs_nodes=False) if fleet.given else []
+    objects = read(fleet, needs_nodes=False) if fleet.given else []
     state = state_of(objects)
-    use = source.use(fleet.demo_fleet, state, seconds)
+    use = read_use(source, fleet.demo_fleet, state, seconds)
     owners = owners_of(document for document in objects if document.get("kind") == "Pod")
     report = usage_report(use, By(by), owners)
     show(report, output, lambda console: _show_usage(console, report))

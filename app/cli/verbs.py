@@ -1,65 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line and its verbs, each imported when it is called, as together they take two seconds of CPU.
+"""The command line: its verbs, and the module of each, which is imported when the verb runs, not for its `--help`.
 
-Typer writes `--help`, with the examples (examples.txt) and exit codes of a verb below the options. Options that several
-verbs share are one parameter: a frozen dataclass whose fields are Typer options.
+Options that several verbs share are one parameter: a frozen dataclass whose fields are Typer options.
 """
 
 import inspect
-import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from app import __version__
+from app.cli import fleet_commands as fleet
+from app.cli import service_commands as service
 from app.demo.notation import DEFAULT
 
 EXAMPLES = Path(__file__).with_name("examples.txt").read_text("utf-8").splitlines()
-FAILS = {
-    "explain": "no node fits now",
-    "doctor": "something hurts pods now; with --strict, also where there is advice",
-    "mutate": "an object is denied",
-    "plan driver": "pods are left that no node of the fleet could serve",
-    "plan relayout": "a node cannot have the layout",
-    "plan mig": "pods stay without a slice",
-    "plan repack": "nothing of the kind can be freed, or a pod that waits finds no place",
-    "plan node-template": "no GPU product fits",
-    "plan claims": "a node cannot move, as pods on it have no equivalent claim",
-    "policy lint": "there are findings",
-    "policy test": "a case does not hold",
-    "policy diff": "the edit hurts: a pod is newly refused, or left without any node",
-    "policy replay": "a decision differs",
-    "scheduler-config": "with --verify, something is dangerous or worth a warning",
-    "certs show": "it is expired, not yet valid, or does not belong to its key, its CA or the name asked for",
-}
-"""The meaning of exit code 1, by the words of the verb."""
 ERRORS = (
     "2: bad input; stderr says what was found and what is wanted. "
     "3: internal error, or a cluster or service that does not answer."
 )
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of every command; lines of more than a hundred characters are hard to read."""
+Function = Callable[..., Any]
 
 
-def examples_of(words: str) -> list[str]:
-    """Return the examples of a verb."""
-    return [example for example in EXAMPLES if f"{example} ".startswith(f"gpu-usher {words} ")]
+@dataclass(frozen=True, slots=True)
+class VerbRow:
+    """A verb: its command line, `module:function` of app.cli that does the work, and the meaning of exit code 1."""
+
+    declared: Function
+    work: str
+    fails: str = ""
+
+    def function(self) -> Function:
+        """Import what does the work; it takes the declared options by name."""
+        module, _, name = self.work.partition(":")
+        work: Function = getattr(import_module(f"app.cli.{module}"), name)
+        return work
 
 
-def epilog(words: str) -> str:
+def epilog(words: str, row: VerbRow) -> str:
     """Return what follows the options in the help of a verb; click does not wrap the lines after a backspace."""
-    fails = f"1: {FAILS[words]}. " if words in FAILS else ""
-    return "\n".join(
-        ("\b", "Examples:", *(f"  {line}" for line in examples_of(words)), "", f"Exit codes: 0: fine. {fails}{ERRORS}")
-    )
+    examples = (f"  {line}" for line in EXAMPLES if f"{line} ".startswith(f"gpu-usher {words} "))
+    fails = f"1: {row.fails}. " * bool(row.fails)
+    return "\n".join(("\b", "Examples:", *examples, "", f"Exit codes: 0: fine. {fails}{ERRORS}"))
 
 
 def expand_demo(args: list[str]) -> list[str]:
@@ -92,24 +82,13 @@ class VerbGroup(TyperGroup):
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
 
 
-Function = Callable[..., Any]
-
-
-def command_of(verb: Function, words: str) -> Any:
-    """Return the command of a verb."""
-    target, name = typer.Typer(add_completion=False, rich_markup_mode=None), words.rpartition(" ")[2]
-    target.command(name, cls=Verb, epilog=epilog(words), context_settings=SETTINGS)(with_records(verb))
-    made = typer.main.get_command(target)
-    made.name, made.short_help = name, summary(words)
-    return made
-
-
-def with_records(verb: Function) -> Function:
+def with_records(row: VerbRow) -> Function:
     """Return a verb that Typer can read: each parameter that is a record is replaced by one option for each field.
 
     Fields without an option keep their defaults, and a tuple is a repeatable option. The record is made of the values
     before the verb runs, and may refuse them (BadInput).
     """
+    verb = row.declared
     hints = get_type_hints(verb, include_extras=True)
     options = {name: dict(_options_of(hint)) for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
@@ -123,7 +102,7 @@ def with_records(verb: Function) -> Function:
             name: hints[name](**{field: _made(hints[name], field, values.pop(field)) for field in of_record})
             for name, of_record in options.items()
         }
-        return verb(**values, **made)
+        return row.function()(**values, **made)
 
     run.__doc__, run.__name__ = verb.__doc__, verb.__name__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -159,35 +138,53 @@ def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 VERBS = {
-    "serve": "serve:serve",
-    "explain": "explain:explain_pod",
-    "doctor": "doctor:doctor",
-    "inventory": "inventory:inventory",
-    "usage": "usage:usage",
-    "mutate": "mutate:mutate",
-    "image": "image:image",
-    "plan driver": "plan_nodes:driver",
-    "plan relayout": "plan_nodes:change_layout",
-    "plan mig": "plan_pods:mig",
-    "plan repack": "plan_pods:repack",
-    "plan right-size": "plan_pods:right_size",
-    "plan node-template": "plan_nodes:find_node_template",
-    "plan claims": "plan_nodes:move_to_claims",
-    "plan claim-templates": "claims:claim_templates",
-    "policy lint": "policies:lint",
-    "policy test": "policies:run_cases",
-    "policy diff": "policy_changes:diff",
-    "policy replay": "policy_changes:replay",
-    "export admission-policies": "export:admission_policies",
-    "schema": "json_schema:schema",
-    "scheduler-config": "scheduler_config:scheduler_config",
-    "certs issue": "certs:issue",
-    "certs rotate": "certs:rotate",
-    "certs show": "certs:show_",
-    "certs controller": "certs:controller",
-    "claims-controller": "claims:controller",
+    "serve": VerbRow(service.serve, "serve:serve"),
+    "explain": VerbRow(fleet.explain, "explain:explain_pod", "no node fits now"),
+    "doctor": VerbRow(
+        fleet.doctor, "doctor:doctor", "something hurts pods now; with --strict, also where there is advice"
+    ),
+    "inventory": VerbRow(fleet.inventory, "inventory:inventory"),
+    "usage": VerbRow(fleet.usage, "usage:usage"),
+    "mutate": VerbRow(fleet.mutate, "mutate:mutate", "an object is denied"),
+    "image": VerbRow(fleet.image, "image:image"),
+    "plan driver": VerbRow(
+        fleet.plan_driver, "plan_nodes:driver", "pods are left that no node of the fleet could serve"
+    ),
+    "plan relayout": VerbRow(fleet.plan_relayout, "plan_nodes:change_layout", "a node cannot have the layout"),
+    "plan mig": VerbRow(fleet.plan_mig, "plan_pods:mig", "pods stay without a slice"),
+    "plan repack": VerbRow(
+        fleet.plan_repack, "plan_pods:repack", "nothing of the kind can be freed, or a pod that waits finds no place"
+    ),
+    "plan right-size": VerbRow(fleet.plan_right_size, "plan_pods:right_size"),
+    "plan node-template": VerbRow(fleet.plan_node_template, "plan_nodes:find_node_template", "no GPU product fits"),
+    "plan claims": VerbRow(
+        fleet.plan_claims, "plan_nodes:move_to_claims", "a node cannot move, as pods on it have no equivalent claim"
+    ),
+    "plan claim-templates": VerbRow(fleet.plan_claim_templates, "claims:claim_templates"),
+    "policy lint": VerbRow(service.policy_lint, "policies:lint", "there are findings"),
+    "policy test": VerbRow(service.policy_test, "policies:run_cases", "a case does not hold"),
+    "policy diff": VerbRow(
+        service.policy_diff, "policy_changes:diff", "the edit hurts: a pod is newly refused, or left without any node"
+    ),
+    "policy replay": VerbRow(service.policy_replay, "policy_changes:replay", "a decision differs"),
+    "export admission-policies": VerbRow(service.export_admission_policies, "made_texts:admission_policies"),
+    "schema": VerbRow(service.schema, "made_texts:schema"),
+    "scheduler-config": VerbRow(
+        service.scheduler_config,
+        "scheduler_config:scheduler_config",
+        "with --verify, something is dangerous or worth a warning",
+    ),
+    "certs issue": VerbRow(service.certs_issue, "certs:issue"),
+    "certs rotate": VerbRow(service.certs_rotate, "certs:rotate"),
+    "certs show": VerbRow(
+        service.certs_show,
+        "certs:show_",
+        "it is expired, not yet valid, or does not belong to its key, its CA or the name asked for",
+    ),
+    "certs controller": VerbRow(service.certs_controller, "certs:controller"),
+    "claims-controller": VerbRow(service.claims_controller, "claims:controller"),
 }
-"""The module of app.cli and the function in it, by the words of the verb (decision 53)."""
+"""By the words of the verb, in the order of the help (decision 53)."""
 GROUPS = {
     "plan": "Plan a change of a fleet, and see its effects on pods before it is made. Nothing is changed.",
     "policy": "Check, test and compare policies.",
@@ -197,58 +194,7 @@ GROUPS = {
 """The help of a group of verbs, by its word."""
 
 
-class Verbs(Mapping[str, Any]):
-    """The commands of a group by name, in the order of VERBS; looking one up imports it. The group "" is all."""
-
-    def __init__(self, group: str) -> None:
-        self._prefix = f"{group} " if group else ""
-        inner = (words.removeprefix(self._prefix) for words in VERBS if words.startswith(self._prefix))
-        self._names = list(dict.fromkeys(name.partition(" ")[0] for name in inner))
-
-    def __getitem__(self, name: str) -> Any:
-        return load(self._prefix + name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class CommandLine(VerbGroup):
-    """A group of verbs, of which each is imported when it is called; without `group` the whole command line."""
-
-    def __init__(self, group: str = "", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._prefix = f"{group} " if group else ""
-        self.commands = Verbs(group)  # type: ignore[assignment]  # no verb is added to it
-
-    def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the list of verbs; none is imported for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary(self._prefix + name)) for name in self.commands])
-
-
-def summary(words: str) -> str:
-    """Return the first sentence of the help of a verb, from the source of its module, or that of a group."""
-    if words in GROUPS:
-        return GROUPS[words]
-    module, _, function = VERBS[words].partition(":")
-    source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
-    match = re.search(rf'^def {function}\(.*?"""(.*?)(?:\n\n|""")', source, re.DOTALL | re.MULTILINE)
-    return " ".join(match[1].split()) if match else ""
-
-
-@cache
-def load(words: str) -> Any:
-    """Import a verb and return its command, or return a group. Raises KeyError for unknown words."""
-    if words in GROUPS:
-        return CommandLine(words, name=words, help=GROUPS[words], short_help=GROUPS[words], rich_markup_mode=None)
-    module, _, function = VERBS[words].partition(":")
-    return command_of(getattr(import_module(f"app.cli.{module}"), function), words)
-
-
-app = typer.Typer(name="gpu-usher", cls=CommandLine, rich_markup_mode=None, context_settings=SETTINGS)
+app = typer.Typer(name="gpu-usher", cls=VerbGroup, rich_markup_mode=None, context_settings=SETTINGS)
 
 
 @app.callback(invoke_without_command=True)
@@ -257,3 +203,25 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
     if show:
         print(__version__)
         raise typer.Exit
+
+
+def _add_verbs() -> None:
+    """Add the verbs and their groups to the command line, in the order of VERBS."""
+    groups: dict[str, typer.Typer] = {"": app}
+    for words, row in VERBS.items():
+        group, _, name = words.rpartition(" ")
+        if group not in groups:
+            groups[group] = typer.Typer(
+                cls=VerbGroup, rich_markup_mode=None, help=GROUPS[group], short_help=GROUPS[group]
+            )
+            app.add_typer(groups[group], name=group, context_settings=SETTINGS)
+        groups[group].command(
+            name,
+            cls=Verb,
+            short_help=" ".join((row.declared.__doc__ or "").partition("\n\n")[0].split()),
+            epilog=epilog(words, row),
+            context_settings=SETTINGS,
+        )(with_records(row))
+
+
+_add_verbs()

@@ -281,3 +281,18 @@ class ClusterDevices:
             dict(self.claims),
             dict(self.templates),
         )
+
+
+def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
+    """Name the pods that have a device, by namespace/name; a claim that no pod uses, or that is deleted, by its own.
+
+    A claim that is being deleted keeps its devices while pods stand in its reservedFor, also those that are gone.
+    """
+    names: list[str] = []
+    for key in cluster.allocated.holders(device.id):
+        claim = cluster.allocated.claim(key)
+        namespace = key.partition("/")[0]
+        pods = [f"{kind} {namespace}/{name}" for kind, name in (claim.reserved_for if claim else ())]
+        deleted = claim is not None and claim.deleted
+        names += [f"claim {key}, which is being deleted"] if deleted else pods or [f"claim {key}"]
+    return tuple(names)

@@ -17,17 +17,17 @@ from msgspec.structs import replace
 
 from app.dra.allocator import Outcome, allocate
 from app.dra.cel_comparisons import Comparison
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.cluster_devices import ClusterDevices, holder_names
 from app.dra.pod_judge import ClaimJudge, reads_of, requests_of
 from app.dra.selectors import ClaimError, NotJudged, SelectorPart
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, bottleneck, stages_of
 from app.dra.words import condition, failing_parts, gap, name_of, show_value, value_of
-from app.explain.claim_funnel import holder_names, is_of_claims, show_taint
+from app.explain.claim_funnel import is_of_claims
 from app.explain.counterfactual import MOST_FIXES, NODES_JUDGED_AT_ONCE, Fix, FixStep, few_of_a_kind
 from app.explain.survey import Groups
 from app.kube.device_classes import DeviceClass
 from app.kube.device_models import GPU_DRIVER, SemanticVersion
-from app.kube.devices import Device
+from app.kube.devices import Device, show_taint
 from app.kube.resource_claims import ALL, EXACT_COUNT, DeviceRequest, DeviceToleration, Expressions, ResourceClaim
 from app.nodes.model import Node
 

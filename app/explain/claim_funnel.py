@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from app.dra.cluster_devices import ClusterDevices
+from app.dra.cluster_devices import holder_names
 from app.dra.pod_judge import ClaimJudge
 from app.dra.selectors import ClaimError, NotJudged, shortened
 from app.dra.stages import DeviceStage, NodeDevices, StageKind, stages_of
@@ -16,7 +16,7 @@ from app.dra.words import condition, failing_parts, has_instead, nearest
 from app.explain.survey import Groups
 from app.intree.checks import InTreeCause, InTreeRefusal
 from app.kube.device_classes import untolerated
-from app.kube.devices import Device, DeviceTaint
+from app.kube.devices import Device, show_taint
 from app.kube.resource_claims import ALL, DeviceRequest, ResourceClaim
 from app.nodes.model import Node
 from app.values.reasons import FunnelStage
@@ -100,26 +100,6 @@ def untolerated_taint(judge: ClaimJudge, request: DeviceRequest, device: Device)
     """Write the taint that keeps a device from a request."""
     taint = untolerated(device, judge.cluster.taint_rules, request.tolerations)
     return "" if taint is None else show_taint(taint)
-
-
-def show_taint(taint: DeviceTaint) -> str:
-    """Write a taint as kubectl does: key=value:effect."""
-    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
-
-
-def holder_names(cluster: ClusterDevices, device: Device) -> tuple[str, ...]:
-    """Name the pods that have a device, by namespace/name; a claim that no pod uses, or that is deleted, by its own.
-
-    A claim that is being deleted keeps its devices while pods stand in its reservedFor, also those that are gone.
-    """
-    names: list[str] = []
-    for key in cluster.allocated.holders(device.id):
-        claim = cluster.allocated.claim(key)
-        namespace = key.partition("/")[0]
-        pods = [f"{kind} {namespace}/{name}" for kind, name in (claim.reserved_for if claim else ())]
-        deleted = claim is not None and claim.deleted
-        names += [f"claim {key}, which is being deleted"] if deleted else pods or [f"claim {key}"]
-    return tuple(names)
 
 
 def holders_text(judge: ClaimJudge, devices: Sequence[Device]) -> str:

@@ -21,7 +21,7 @@ from app.explain.survey import NodeJudge, ScheduledPod, existing_pod_constraints
 from app.intree.api_server import api_server_refusals, counted_in_quotas
 from app.intree.inter_pod_constraints import InterPodConstraints
 from app.kube.existing_pods import ExistingPod
-from app.kube.gangs import Gang, gang_words
+from app.kube.gangs import MOST_MEMBERS, Gang, gang_words
 from app.kube.pod_requests import PODS
 from app.nodes.model import Node
 from app.placement.engine import total
@@ -31,8 +31,6 @@ from app.values.reasons import counted
 from app.world.world import World
 
 NODES_TRIED_AT_ONCE = 64
-MOST_MEMBERS = 256
-"""Members that are placed; of a larger gang no more is said."""
 MOST_KINDS, MOST_ADDED, MOST_TRIES = 16, 256, 8
 """Kinds of nodes that are tried as further nodes, how many of them, and how many numbers above the first one tried."""
 

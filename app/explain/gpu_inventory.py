@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.dra.cluster_devices import ClusterDevices, Pool
+from app.dra.cluster_devices import ClusterDevices, Pool, holder_names
 from app.dra.counters import PoolCounters, lacking
-from app.explain.claim_funnel import holder_names, show_taint
 from app.knowledge.gpu_resources import Families, GPUsElsewhere
 from app.knowledge.mig_profiles import profile_of
 from app.knowledge.products import Products, normal_form
 from app.kube.device_classes import untolerated
-from app.kube.devices import Device
+from app.kube.devices import Device, show_taint
 from app.kube.gpu_usage import GPUUsage
 from app.kube.pod_requests import read_amounts
 from app.nodes.conditions import PRODUCT

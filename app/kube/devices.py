@@ -59,6 +59,11 @@ class DeviceTaint(Record, frozen=True):
     effect: str = ""
 
 
+def show_taint(taint: DeviceTaint) -> str:
+    """Write a taint as kubectl does: key=value:effect."""
+    return f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+
+
 class CounterUse(Record, frozen=True):
     """What one device consumes of a set of counters of its pool."""
 

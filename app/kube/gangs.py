@@ -100,6 +100,10 @@ class PodGroup(Record, frozen=True):
     spec: PodGroupSpec = PodGroupSpec()
 
 
+MOST_MEMBERS = 256
+"""Members that are placed; of a larger gang no more is said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gang:
     """The gang of a pod. `waiting` are the documents of its waiting pods, `bound` is how many others have a node.

@@ -4,7 +4,7 @@
 import pytest
 import yaml
 
-from app.cli.export import admission_policies_text
+from app.cli.made_texts import admission_policies_text
 from tests.builders import knowledge, policies, policy
 
 

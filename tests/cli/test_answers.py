@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.cli import json_schema
+from app.cli import made_texts
 from app.cli.verbs import app as usher_app
 from app.cluster.files import shipped_policies
 from app.demo.notation import fleet_names
@@ -83,7 +83,7 @@ def test_every_verb_that_answers_json_has_a_schema_and_every_schema_a_verb() -> 
 def test_unknown_answer_is_refused_with_the_names_that_there_are() -> None:
     """F75."""
     with pytest.raises(BadInput, match="got 'x', wants one of certs-issue, "):
-        json_schema.answer_text("x")
+        made_texts.answer_text("x")
 
 
 Make = Callable[[Path], list[list[str]]]

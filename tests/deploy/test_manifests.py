@@ -12,7 +12,7 @@ from app.admission.match_conditions import claim_conditions, cpu_guard_condition
 from app.admission.review_targets import WORKLOADS
 from app.admission.reviewed_pod import EXEMPT_LABELS
 from app.api.admission_routes import VERSION
-from app.cli.json_schema import conditions_text
+from app.cli.made_texts import conditions_text
 from app.cluster.files import shipped_policies
 from app.cluster.policy_watch import PolicyBook
 from app.cluster.watched_kinds import core_kinds, dra_kinds, policy_kinds, taint_rule_kinds

@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 from app.admission.json_patch import apply
 from app.admission.review import mutate
 from app.admission.reviewed_pod import ReviewContext
-from app.cli.source import Fleet
+from app.cli.options import Fleet
+from app.cli.source import read
 from app.cli.verbs import app
 from app.explain.fleet_placements import ANYWHERE, FleetPlacements
 from app.explain.policy_diff import ComparedPod, PodDifference, PolicySide, compare_policies, without_cluster_fields
@@ -319,7 +320,7 @@ def test_pods_with_claims_are_compared_by_the_devices_that_they_can_take(tmp_pat
 
 def test_node_without_the_devices_that_a_pod_claims_is_none_for_it() -> None:
     """F135: no GPU of the fleet has the memory that the claim of long-context wants."""
-    objects = Fleet(demo_fleet="gpucluster").read(optional=DRA)
+    objects = read(Fleet(demo_fleet="gpucluster"), optional=DRA)
     state = state_of(objects)
     waiting = next(document for document in objects if document["metadata"].get("name") == "long-context")
     demand = side(policies(), state).context.ruling(read_pod(waiting, "team-a"), {}).demand

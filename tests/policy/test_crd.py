@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli.json_schema import crd_text
+from app.cli.made_texts import crd_text
 from app.policy.schema import custom_resource_definition, json_schema
 from app.policy.schema_placement import Rule
 

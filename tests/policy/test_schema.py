@@ -4,7 +4,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from app.cli.json_schema import schema_text
+from app.cli.made_texts import schema_text
 from app.knowledge.cuda_compatibility import AcceptedCompatibility
 from app.policy.demand import Demand
 from app.policy.merge import AdmissionRules

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from app.cli.output import Output, show
+from app.cli.options import Output
+from app.cli.output import show
 from app.values.errors import BadInput
 from app.world.demand_learning import LEAST_PODS
 from app.world.pod_index import MOST_PODS
