@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pods that `gpu-usher explain` is asked about: by name as kubectl takes it, or of a file, workloads included.
 
-Pods of a fleet are told apart by modules that `mutate`, which reads files, does without.
+Modules that only the pods of a fleet need are imported where they are used, since `mutate` reads files alone.
 """
 
 import re
