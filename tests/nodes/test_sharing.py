@@ -71,6 +71,14 @@ def test_renamed_share_on_an_unlabelled_node_is_a_share() -> None:
     assert code(made, unlabelled(offers={SHARED: 8})) == "SharingNotAllowed"
 
 
+@pytest.mark.parametrize(("units", "replicas"), [(16, 2), (32, 4), (12, 1)])
+def test_shares_that_gpu_feature_discovery_did_not_see_are_counted_where_they_divide(units: int, replicas: int) -> None:
+    """F67: renamed units say that they are shares; as many of each GPU, or it is not known how many."""
+    offers = {SHARED: units}
+
+    assert node(labels={"nvidia.com/gpu.replicas": "1"}, offers=offers, capacity=offers).node_class.replicas == replicas
+
+
 MIG_ENABLED = node(product=A100, labels={"nvidia.com/gpu.replicas": "0", "nvidia.com/gpu.memory": "81920"})
 """All eight GPUs have MIG enabled, and the device plugin's strategy is none."""
 

@@ -55,7 +55,7 @@ def pod_document(puzzle: Puzzle, name: str) -> dict[str, Any]:
     made = pod(gpus(units), priority=more.get("priority", 0))
     made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(more.get("cpu", 1))
     owners = [{"kind": "ReplicaSet", "name": name, "controller": True}]
-    guard = GUARDS.get(more.get("stays", ""), {})
+    guard = {"labels": more.get("labels", {}), **GUARDS.get(more.get("stays", ""), {})}
     made["metadata"].update({"name": name, "uid": name, "ownerReferences": owners, **guard})
     if where:
         made["spec"]["nodeName"] = where

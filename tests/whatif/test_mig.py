@@ -96,10 +96,18 @@ def test_advice_for_single_slices_takes_as_few_gpus_as_every_assignment_tried(se
         (("3g.40gb",), {"3g.40gb": 1}, ("3g.40gb", "3g.40gb")),
         (("1g.10gb",), {"1g.10gb": 5, "7g.80gb": 9}, ("1g.10gb",) * 7),
         (("1g.10gb",), {"1g.10gb": 1, "2g.20gb": 2}, ("1g.10gb", "2g.20gb", "2g.20gb", "2g.20gb")),
+        ((), {"1g.10gb": 2, "2g.20gb": 1}, (*["1g.10gb"] * 3, *["2g.20gb"] * 2)),
         (("7g.80gb",), {"1g.10gb": 1}, ("7g.80gb",)),
         (("1g.10gb",), {"1g.5gb": 3}, ("1g.10gb",)),
     ],
-    ids=["one more", "what is larger fits no more", "by highest averages", "full", "none that the product has"],
+    ids=[
+        "one more",
+        "what is larger fits no more",
+        "by highest averages",
+        "a new GPU",
+        "full",
+        "none that the product has",
+    ],
 )
 def test_what_is_left_of_a_gpu_is_cut_in_the_mix_of_what_is_asked(
     profiles: tuple[str, ...], mix: dict[str, int], expected: tuple[str, ...]

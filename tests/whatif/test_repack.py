@@ -106,6 +106,15 @@ def test_pod_that_is_protected_stays_and_the_plan_says_why(guard: str) -> None:
     assert plan.held[0].why
 
 
+def test_pod_moves_where_its_only_budget_allows_a_disruption() -> None:
+    """F146."""
+    pods = {"x": ["a", 1, {"labels": {"one": "open"}}], "y": ["b", 2, KEPT]}
+
+    plan = planned({"nodes": {"a": 8, "b": 8}, "pods": pods, "free": "node"})
+
+    assert [(move.pod, move.seat) for move in plan.moves] == [("team-a/x", "b")]
+
+
 def test_costs_are_said() -> None:
     """F146: pods, GPUs, and their memory by the label."""
     pods = {"q": [None, 8, {"only": ["a"]}], "x": ["a", 2], "y": ["b", 6], "z": ["c", 1]}
