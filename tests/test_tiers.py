@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.docstrings import ROOT
-from tests.tiers import failures
+from tests.tiers import MARKS, failures
 
 TESTS = """
 import pytest
@@ -33,6 +33,13 @@ def test_failed_tests_and_failed_fixtures_are_named_with_the_cause(tmp_path: Pat
         'e2e: test_some.py::test_whose_fixture_fails failed: failed on setup with "OSError: no such port"',
         "e2e: test_some.py::test_that_fails failed: assert 1 == 2",
     ]
+
+
+def test_each_file_of_a_tier_exists() -> None:
+    """pytest runs no test at all where one file that it is given is missing."""
+    files = {name.partition("::")[0] for names in MARKS.values() for name in names}
+
+    assert [file for file in files if not (ROOT / file).exists()] == []
 
 
 SENTENCES = re.compile(r"[A-Z{].*[.}] [A-Z{].*[.}]", re.DOTALL)

@@ -47,7 +47,7 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "tests/telemetry/test_metrics.py::test_the_linter",
         "tests/telemetry/test_rules.py",
         "tests/telemetry/test_stack.py",
-        "tests/usage/test_prometheus_week.py",
+        "tests/usage/test_prometheus_day.py",
     ),
     "browser": ("tests/browser/",),
     "nodes": ("tests/realnodes/",),
