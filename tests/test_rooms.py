@@ -11,7 +11,7 @@ MODULES = [path for path in APP.rglob("*.py") if path.name != "__init__.py"]
 MOST_LINES = 60_021
 """The sizes of today; they only go down from here."""
 MOST_MODULES = 286
-MOST_LINES_OF_TESTS = 99_140
+MOST_LINES_OF_TESTS = 99_139
 SHORT_LINES = 40
 
 
