@@ -39,6 +39,8 @@ from app.web.routes import WebPages, run_for_ever
 
 OPEN_PAGE = "the web page has no authentication: anyone who reaches this address sees all GPU pods and nodes"
 """The warning at start where --ui-address is not on loopback."""
+LAST_PORT = 65_535
+"""The highest port of TCP, which has 16 bits (RFC 9293)."""
 HUNG_SECONDS = 5
 """After drain and grace periods, the process is ended even if its event loop hangs; a guess."""
 
@@ -224,6 +226,8 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
 
     Raises BadInput with the name of the flag.
     """
+    if not 0 <= port <= LAST_PORT:  # getaddrinfo would take it modulo 65,536
+        raise BadInput(f"{host}:{port}: no such port: choose another with {flag}")
     sock: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -233,11 +237,10 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind(address)
         sock.listen()  # from here on the kernel queues callers instead of refusing them
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         if sock is not None:
             sock.close()
-        problem = error.strerror if isinstance(error, OSError) else "no such port"
-        raise BadInput(f"{host}:{port}: {problem}: choose another with {flag}") from error
+        raise BadInput(f"{host}:{port}: {error.strerror}: choose another with {flag}") from error
     return sock
 
 
