@@ -287,9 +287,9 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle.response_started = cycle.response_complete = True
         cycle.keep_alive = cycle.keep_alive and not answer.close
         headers = self.server_state.default_headers
-        self.transport.write(json_response(answer.status, answer.body, headers, close=not cycle.keep_alive))
         if len(answer.body) > TLS_BUFFER:  # a TLS transport does not say that it holds the first of them
             self._shared.output_blocked(self, len(answer.body))
+        self.transport.write(json_response(answer.status, answer.body, headers, close=not cycle.keep_alive))
         cycle.message_event.set()
         if not cycle.keep_alive:
             self.transport.close()
